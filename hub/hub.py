@@ -207,8 +207,8 @@ class Hub:
 
         It begins after the update with the id `last_event_id`, as a stream does, or,
         without an id, with the first update that is published after this call.  If it
-        `waits`, it ends when the hub shuts down, and otherwise when it has read what
-        the history has.  It counts toward no limit and is not announced.
+        `waits`, it ends when the hub shuts down, and otherwise when it has read all
+        that the history has.  It counts toward no limit and is not announced.
 
         Raises `InvalidRequest` if a pattern is invalid for its type, `NotRunning`, and
         `HistoryUnavailable`.  The iteration raises that too, and the errors of

@@ -24,7 +24,7 @@ class MercureServer(NamedTuple):
     token: str
     """A token that may publish and read everything."""
     hub: MemoryHub
-    """The hub itself, with what was published to it."""
+    """The hub itself, with all updates that were published."""
 
 
 @pytest.fixture

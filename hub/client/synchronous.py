@@ -122,8 +122,8 @@ class SyncClient:
 
         If the connection ends, it reconnects after a random pause, which grows, and
         continues with its cursor.  It has no end if `wait` is true; otherwise it ends
-        when it has what the history has.  `on_open` is called for each connection, as
-        soon as no later update can be missed.  `on_gap` is called if updates may be
+        when it has all that the history has.  `on_open` is called for each connection,
+        as soon as no later update can be missed.  `on_gap` is called if updates may be
         missing: with the last id if the hub no longer has that update, or with "" if
         the connection was lost before the first update.
 

@@ -172,7 +172,7 @@ class HubApplication:
         The iterator begins after the update with the id `last_event_id`, or with the
         oldest one for "earliest".  Without an id, it begins with the first update that
         is published after this call.  It ends when the hub shuts down or, if `wait` is
-        false, when it has read what the history has.
+        false, when it has read all that the history has.
 
         Raises `InvalidRequest` if a pattern is invalid, and `NotRunning`.  The
         iteration raises `PositionExpired` if the program is so slow that the history

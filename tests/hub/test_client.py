@@ -23,12 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.conftest import HubProcess
+    from hub.pytest_plugin import MercureServer
+
+
+@pytest.fixture
+def hub(mercure_server: MercureServer) -> MercureServer:
+    return mercure_server
+
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("new", CLIENTS)]
 
 
-async def test_a_batch_is_published_wholly_or_not_at_all(hub: HubProcess, new: Callable[..., Any]) -> None:
+async def test_a_batch_is_published_wholly_or_not_at_all(hub: MercureServer, new: Callable[..., Any]) -> None:
     async with new(hub.url, token=hub.token) as client:
         ids = await client.publish_many(
             [Update(("a",), "é", id="urn:1"), Update(("b", "a"), private=True, retry=5, type="t")]
@@ -57,7 +63,7 @@ async def test_a_batch_is_published_wholly_or_not_at_all(hub: HubProcess, new: C
     ],
 )
 async def test_the_client_subscribes_in_the_current_dialect(
-    hub: HubProcess, matchers: Any, new: Callable[..., Any]
+    hub: MercureServer, matchers: Any, new: Callable[..., Any]
 ) -> None:
     async with new(hub.url, token=hub.token) as client:
         await client.publish("a/b", data="x")
@@ -66,7 +72,7 @@ async def test_the_client_subscribes_in_the_current_dialect(
             break
 
 
-async def test_the_client_sends_one_json_object_per_line(hub: HubProcess, new: Callable[..., Any]) -> None:
+async def test_the_client_sends_one_json_object_per_line(hub: MercureServer, new: Callable[..., Any]) -> None:
     async with new(hub.url, token=hub.token) as client:
         (id,) = await client.publish_many([Update(("a",), {"lines": "a\nb\u2028c"})])
         async for event in client.subscribe("a", last_event_id="earliest"):
@@ -74,7 +80,7 @@ async def test_the_client_sends_one_json_object_per_line(hub: HubProcess, new: C
             break
 
 
-async def test_data_is_text_or_becomes_compact_json(hub: HubProcess, new: Callable[..., Any]) -> None:
+async def test_data_is_text_or_becomes_compact_json(hub: MercureServer, new: Callable[..., Any]) -> None:
     async with new(hub.url, token=hub.token) as client:
         await client.publish("a", data={"n": 1, "é": None})
         await client.publish("a", data='{"n": 1}')
@@ -89,7 +95,7 @@ async def test_data_is_text_or_becomes_compact_json(hub: HubProcess, new: Callab
             await client.publish("a", data=b"raw")
 
 
-async def test_the_client_reads_every_update_that_the_hub_accepts(hub: HubProcess, new: Callable[..., Any]) -> None:
+async def test_the_client_reads_every_update_that_the_hub_accepts(hub: MercureServer, new: Callable[..., Any]) -> None:
     # As an event it is larger than as a request, which may have 1 MiB: each line of the
     # data gets a prefix of six bytes.
     data = "\n" * 300_000
@@ -101,7 +107,7 @@ async def test_the_client_reads_every_update_that_the_hub_accepts(hub: HubProces
         assert (event.id, event.data == data) == (id, True)
 
 
-async def test_a_batch_of_what_there_is_ends(hub: HubProcess, new: Callable[..., Any]) -> None:
+async def test_a_batch_of_what_there_is_ends(hub: MercureServer, new: Callable[..., Any]) -> None:
     async with new(hub.url, token=hub.token) as client:
         ids = [await client.publish("a", data=str(number)) for number in range(5)]
         read = client.subscribe("a", last_event_id="earliest", wait=False)
@@ -110,7 +116,7 @@ async def test_a_batch_of_what_there_is_ends(hub: HubProcess, new: Callable[...,
         assert [event async for event in client.subscribe("b", wait=False)] == []
 
 
-async def test_a_token_is_asked_for_before_each_request(hub: HubProcess, new: Callable[..., Any]) -> None:
+async def test_a_token_is_asked_for_before_each_request(hub: MercureServer, new: Callable[..., Any]) -> None:
     tokens = ["wrong", hub.token, hub.token]
 
     async def fetched() -> str:
@@ -125,7 +131,7 @@ async def test_a_token_is_asked_for_before_each_request(hub: HubProcess, new: Ca
     assert tokens == []
 
 
-async def test_errors_say_what_is_wrong(hub: HubProcess, new: Callable[..., Any]) -> None:
+async def test_errors_say_what_is_wrong(hub: MercureServer, new: Callable[..., Any]) -> None:
     async with new(hub.url, token=hub.token) as client:
         with pytest.raises(Refused, match=r"400: topic '\*' is reserved"):
             await client.publish("*")
