@@ -307,6 +307,13 @@ async def test_functions_that_hang_take_a_bounded_number_of_threads(monkeypatch:
         freed.set()
 
 
+async def test_a_thread_serves_one_call_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorization, "THREADS", 2)
+    async with hub_with(plain) as app:
+        assert [(await subscribe(app)).status for _ in range(5)] == [200] * 5
+        assert {(await publish(app, HEADER)).status for _ in range(5)} == {200}
+
+
 # -- limits
 
 
