@@ -19,9 +19,10 @@
         ├── LimitExceeded           429    a client is above its share, or a limit (N23)
         ├── HeadTooLarge            431    the header fields are too many or too long
         ├── Busy                    503    too many subscribers in a second
-        ├── Undecided               503    the application does not decide in time
-        ├── KeysUnavailable         503    a key set cannot be fetched
-        ├── HistoryUnavailable      503    the history cannot be reached or written
+        ├── Unavailable             503
+        │   ├── Undecided                  the application does not decide in time
+        │   ├── KeysUnavailable            a key set cannot be fetched
+        │   └── HistoryUnavailable         the history cannot be reached or written
         └── Closing                 503    the hub is shutting down
 
 `http/problems.py` sends the answers.  Errors that are found while the head of a request
@@ -198,49 +199,42 @@ class Busy(RequestError):
     title = "Busy"
 
 
-class Undecided(RequestError):
-    """503: the application does not decide in time what the client may do.
+class Unavailable(RequestError):
+    """503: something that the hub needs does not answer; the base of three errors.
 
-    The client does not get the cause.  `reason` is for the log.
+    The client gets `told`, and not the cause.  `reason` is for the log.
     """
 
     status = 503
-    title = "Undecided"
-    headers: Mapping[str, str] = {"Retry-After": "2"}
+    told: ClassVar[str]
 
     def __init__(self, reason: str) -> None:
-        super().__init__("the application does not decide in time; try again in a moment")
+        super().__init__(f"{self.told}; try again in a moment")
         self.reason = reason
 
 
-class KeysUnavailable(RequestError):
-    """503: the keys for the token are missing, because a key set cannot be fetched.
+class Undecided(Unavailable):
+    """503: the application does not decide in time what the client may do."""
 
-    The client does not get the cause.  `reason` is for the log.
-    """
+    title = "Undecided"
+    told = "the application does not decide in time"
+    headers: Mapping[str, str] = {"Retry-After": "2"}
 
-    status = 503
+
+class KeysUnavailable(Unavailable):
+    """503: the keys for the token are missing, because a key set cannot be fetched."""
+
     title = "Keys unavailable"
+    told = "the token's signing keys are temporarily unavailable"
     headers: Mapping[str, str] = {"Retry-After": "10"}
 
-    def __init__(self, reason: str) -> None:
-        super().__init__("the token's signing keys are temporarily unavailable; try again in a moment")
-        self.reason = reason
 
+class HistoryUnavailable(Unavailable):
+    """503: the history cannot be reached or written."""
 
-class HistoryUnavailable(RequestError):
-    """503: the history cannot be reached or written.
-
-    The client does not get the cause.  `reason` is for the log.
-    """
-
-    status = 503
     title = "History unavailable"
+    told = "the history is temporarily unavailable"
     headers: Mapping[str, str] = {"Retry-After": "2"}
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("the history is temporarily unavailable; try again in a moment")
-        self.reason = reason
 
 
 class Closing(RequestError):

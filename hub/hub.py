@@ -219,8 +219,8 @@ class Hub:
         self._require_ready()
         try:
             matchers = [self.compiler.compile(*selector) for selector in selectors]
-        except (PatternError, LookupError) as error:
-            raise InvalidRequest(str(error)) from None
+        except PatternError as error:
+            raise _invalid(error) from None
         grant = CompiledGrant(subscribe=(self.compiler.compile("exact", WILDCARD),))
         return self._read(selectors, matchers, grant, last_event_id, self.window.newest, waits=waits)
 
@@ -304,11 +304,7 @@ class Hub:
         try:
             return (await self.compiler.compile_all(selectors, ticket=ticket)).values()
         except PatternError as error:
-            if error.matcher_type == "urlpattern":
-                raise InvalidRequest(
-                    f"{shown(error.pattern)} is not a URL Pattern that this hub accepts: {error.reason}"
-                ) from None
-            raise InvalidRequest(str(error)) from None
+            raise _invalid(error) from None
 
     async def find_start(self, last_event_id: str | None, *, presence: bool) -> Start:
         """Return the start that belongs to a cursor; see `hub.history.start`.
@@ -369,3 +365,10 @@ class Hub:
         """Wait until all streams have ended, and all departures are announced."""
         await self.delivery.emptied()
         await self.presence.drained()
+
+
+def _invalid(error: PatternError) -> InvalidRequest:
+    """Return the error for a client whose pattern is invalid for its type."""
+    if error.matcher_type == "urlpattern":
+        return InvalidRequest(f"{shown(error.pattern)} is not a URL Pattern that this hub accepts: {error.reason}")
+    return InvalidRequest(str(error))

@@ -1,8 +1,8 @@
 """Following: one subscription over all its connections, without input or output.
 
-    headers ─► the client connects ─► begin, feed … ─► is_complete?  no ─► pause ─┐
-       ▲                         └──► refused, lost                               │
-       └──────────────────────────────────────────────────────────────────────────┘
+    headers ─► the client connects ─► begin, feed … ─► end ─► pause ─┐
+       ▲                         └──► refused, lost ────┘            │
+       └─────────────────────────────────────────────────────────────┘
 
 Belongs here: the cursor, the reconnection time, and which refusal ends a subscription.
 Does not belong here: sockets and sleeping, which differ in the two clients.
@@ -43,6 +43,7 @@ JITTER: Final = 1.0, 1.5
 """A pause is lengthened by a random factor between these, so that clients which have
 lost the same hub do not return together."""
 _MAX_RETRY_DIGITS: Final = 18
+_ALL: Final = ALL.decode().strip(": \n")  # the comment at the end of a complete batch
 _CURSORS: Final = b"mercure-last-event-id", b"last-event-id"  # of the current and the classic dialect
 
 
@@ -50,7 +51,7 @@ class Following:
     """One subscription.
 
     `retry` is the seconds before a reconnection, unless the hub says otherwise.  If it
-    does not `wait` for new updates, it is complete when it has those of the history.
+    does not `wait` for new updates, it is over when it has those of the history.
     `on_open` is called when the hub has accepted the subscription, and `on_gap` with
     the last id, or "", if updates may be missing.
     """
@@ -68,8 +69,6 @@ class Following:
     ) -> None:
         require_topics(topics)
         self.params = (*(("topic", topic) for topic in topics), *patterns_of(matchers))
-        self.is_complete = False
-        """Whether nothing is left to receive."""
         self._cursor = last_event_id or ""
         self._wait = wait
         self._retry = retry
@@ -128,8 +127,7 @@ class Following:
         block = parse_block(self._blocks.unfinished())
         self._note_retry(block)
         self._blocks, self._is_open = Blocks(), False
-        self.is_complete = not self._wait and ALL.decode().strip(": \n") in block.comments
-        return self.is_complete
+        return not self._wait and _ALL in block.comments
 
     def refused(self, error: Refused) -> None:
         """Note a refusal; raise it unless the hub may accept the subscription later."""

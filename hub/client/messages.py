@@ -95,10 +95,13 @@ def refusal(response: httpx2.Response) -> Refused:
         detail = str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
         detail = " ".join(response.text.split())[:200] or response.reason_phrase
-    after = response.headers.get("Retry-After", "")
-    return Refused(
-        response.status_code, detail, min(60.0, float(after)) if after.isascii() and after.isdigit() else 0.0
-    )
+    return Refused(response.status_code, detail, retry_after(response))
+
+
+def retry_after(response: httpx2.Response) -> float:
+    """Return the seconds of `Retry-After`, up to a minute; 0 if there is none."""
+    text = response.headers.get("Retry-After", "")
+    return min(60.0, float(text)) if text.isascii() and text.isdigit() else 0.0
 
 
 @contextmanager

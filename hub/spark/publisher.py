@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
+from hub.client.messages import retry_after
 from hub.spark.errors import NotTaken
-from hub.spark.retry import PASSING, Attempts, reason_of, retry_after, said
+from hub.spark.retry import PASSING, Attempts, reason_of, said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx2
 
+from hub.client.messages import retry_after
 from hub.protocol.events import Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
 from hub.spark.errors import DataLoss, Refused, Silent
 from hub.spark.options import OFF, REQUIRED, SparkOptions
-from hub.spark.retry import PASSING, Attempts, reason_of, retry_after, said
+from hub.spark.retry import PASSING, Attempts, reason_of, said
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:

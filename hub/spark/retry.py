@@ -43,12 +43,6 @@ class Attempts:
         time.sleep(max(after, min(LONGEST_PAUSE, LONGEST_PAUSE / 20 * 2 ** (self._failed - 1))))
 
 
-def retry_after(response: httpx2.Response) -> float:
-    """Return the seconds of `Retry-After`, up to a minute; 0 if there is none."""
-    text = response.headers.get("Retry-After", "")
-    return min(60.0, float(text)) if text.isascii() and text.isdigit() else 0.0
-
-
 def said(response: httpx2.Response) -> str:
     """Return the reason of a refusal: the detail of a problem document, or the text."""
     text = response.read().decode("utf-8", "replace")
