@@ -104,6 +104,23 @@ asyncio.run(main())
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "1\n"
 
 
+async def test_a_publish_that_waits_for_room_ends_with_the_hub() -> None:
+    app = create_app(Settings(dev=True, history_updates=2))  # one update may be in flight
+
+    async def follow(after: int) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()  # nothing is dispatched
+        yield
+
+    app.hub.history.follow = follow  # type: ignore[method-assign]
+    async with app.running():
+        await app.publish("a")
+        waiting = asyncio.ensure_future(app.publish("a"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    with pytest.raises(Closing):
+        await asyncio.wait_for(waiting, HANG)
+
+
 # -- publish from a thread
 
 

@@ -327,8 +327,9 @@ def test_the_plugin_loads_nothing_but_pytest_before_it_is_used() -> None:
 @pytest.mark.processes
 def test_a_kit_that_is_alone_in_its_process_works(tmp_path: Path) -> None:
     (tmp_path / "test_alone.py").write_text(
-        "import asyncio\n"
+        "import asyncio, structlog\n"
         "def test_alone(mercure_hub):\n"
+        "    assert structlog.is_configured()\n"
         "    async def main():\n"
         "        async with mercure_hub.app.running():\n"
         "            await mercure_hub.app.publish('/a')\n"
