@@ -19,10 +19,10 @@
         ├── LimitExceeded           429    a client is above its share, or a limit (N23)
         ├── HeadTooLarge            431    the header fields are too many or too long
         ├── Busy                    503    too many subscribers in a second
-        ├── Unavailable             503
-        │   ├── Undecided                  the application does not decide in time
-        │   ├── KeysUnavailable            a key set cannot be fetched
-        │   └── HistoryUnavailable         the history cannot be reached or written
+        ├── Unavailable             503    something that the hub needs does not answer
+        │   ├── Undecided               503    the application does not decide in time
+        │   ├── KeysUnavailable         503    a key set cannot be fetched
+        │   └── HistoryUnavailable      503    the history cannot be reached
         └── Closing                 503    the hub is shutting down
 
 `http/problems.py` sends the answers.  Errors that are found while the head of a request
@@ -206,6 +206,7 @@ class Unavailable(RequestError):
     """
 
     status = 503
+    title = "Unavailable"
     told: ClassVar[str]
 
     def __init__(self, reason: str) -> None:
