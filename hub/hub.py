@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import time
 from contextlib import asynccontextmanager
@@ -25,8 +24,6 @@ from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from hub import turns
 from hub.auth.authorizer import Authorizer
 from hub.auth.grant import ANONYMOUS, CompiledGrant
@@ -34,7 +31,8 @@ from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
 from hub.delivery.live import Live
 from hub.delivery.local_reader import LocalReader
-from hub.delivery.observer import NoObserver
+from hub.delivery.log_lines import LogLines
+from hub.delivery.observer import Observers
 from hub.delivery.subscriber import Client, Subscriber, client_at
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning
 from hub.event_log.recorder import EventLog
@@ -58,16 +56,12 @@ if TYPE_CHECKING:
     from hub.delivery.observer import Observer
     from hub.history.base import History
     from hub.history.start import Start
+    from hub.logs import LogContext
     from hub.node.admission import Ticket
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.settings import Settings
     from skipfilter import Selector
-
-log = structlog.stdlib.get_logger("hub")
-
-_DEBUGGED: Final = logging.getLogger("hub")
-"""The logger behind `log`, which always knows its level."""
 
 LAST_ANNOUNCEMENTS_SECONDS: Final = 2.0
 """Seconds that the end of `running` waits for the last streams and their announcements.
@@ -97,6 +91,7 @@ class Hub:
         self.settings = settings
         self.history = history
         self.wall_clock = wall_clock
+        self._clock = clock
         self._has_begun = False  # whether `running` was ever entered
         self.is_running = False  # whether streams and publishers are served
         self.slices = TimeSlices()
@@ -119,9 +114,11 @@ class Hub:
         self.window = PublishWindow(
             live, max_updates=settings.history_updates // 2, max_bytes=settings.history_bytes // 2
         )
-        self.observer: Observer = NoObserver()
+        observers: list[Observer] = []
         if settings.event_log:
-            self.observer = EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock)
+            observers.append(EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock))
+        observers.append(LogLines(audience, publishes=settings.log_publishes, clock=clock))
+        self.observer = Observers(*observers)
         self.publisher_turns = FairTurns(clock)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
         self.delivery = Delivery(
@@ -163,11 +160,9 @@ class Hub:
     async def append(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Publish updates that are checked; see `publish`."""
         publisher = "" if grant is None else grant.publisher
+        began = self._clock()
         await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
-        if _DEBUGGED.isEnabledFor(logging.DEBUG):
-            for update in updates:
-                about = {"topics": update.topics, "type": update.type, "private": update.private}
-                log.debug("update published", id=update.id, **about)
+        self.observer.published(updates, self._clock() - began)
 
     async def check(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Raise `InvalidRequest` for the first update that breaks a rule.
@@ -252,13 +247,15 @@ class Hub:
         address: str = "",
         waits: bool = True,
         rated: Client | None = None,
+        log_context: LogContext | None = None,
     ) -> tuple[Subscriber, str | None]:
         """Return a new subscriber, and the id of the event before its first one.
 
         `hub.history.start` says where it starts.  `address` names the client that the
         connection counts for if the token has no subject (N23).  If it `waits` for new
         updates, it is a stream, and otherwise a reader.  `rated` is the client whose
-        rate the request has already used.
+        rate the request has already used.  `log_context` is what log lines say about
+        the request.
 
         The subscriber counts toward the limits until its connection ends, or until
         `Subscriber.leave` is called.  If an error is raised, it does not count.
@@ -292,6 +289,7 @@ class Hub:
             deadline=deadline,
             end_reason=end_reason,
             presence_after=start.position if presence else math.inf,
+            log_context=log_context,
         )
         return subscriber, start.preceding
 

@@ -37,7 +37,8 @@ def test_the_flights_of_the_examples_arrive(hub: HubProcess) -> None:
     assert board.splitlines() == lines
 
 
-def test_flights_published_after_the_subscription_arrive_live(hub: HubProcess) -> None:
+def test_flights_published_after_the_subscription_arrive_live(start_hub: type[HubProcess]) -> None:
+    hub = start_hub("--log-level", "debug")
     board = subprocess.Popen(
         [sys.executable, "examples/departures.py", "--hub", hub.url, "--airport", "LGA", "--count", "3"],
         stdout=subprocess.PIPE,

@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
@@ -208,6 +209,8 @@ class Authorizer:
         claims = unverified.claims
         check_values(claims)
         grant = await (self._current_grant(claims, resource) if unverified.is_current else self._classic_grant(claims))
+        if self._settings.log_decisions:
+            grant = replace(grant, token=_logged(unverified))
         return _Verified(grant, keys, source, _cost(grant, token))
 
     async def _check_signature(self, action: Action, token: Unverified) -> tuple[KeySource, TrustedKeys]:
@@ -346,6 +349,12 @@ class Explanation(NamedTuple):
 def _reason(error: Exception) -> str:
     """Return the reason for the log."""
     return (error.reason if isinstance(error, InvalidToken) else str(error)) or type(error).__name__
+
+
+def _logged(token: Unverified) -> dict[str, str]:
+    """Return what the log says of a token; texts are cut off."""
+    about = {"issuer": token.claims.get("iss"), "token_id": token.claims.get("jti"), "key": token.header.get("kid")}
+    return {name: f"{value:.200}" for name, value in about.items() if isinstance(value, str)}
 
 
 def _failure(check: Callable[[], object]) -> str:

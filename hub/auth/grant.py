@@ -15,7 +15,7 @@ from hub.protocol.topics import MATCHER_TYPES
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hub.protocol.topics import TopicMatcher
     from skipfilter import Selector
@@ -115,6 +115,8 @@ class CompiledGrant:
     It is the subject or, without a subject, a digest of the issuer and of the matchers
     in `publish`.
     """
+    token: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the log says of the token: `issuer`, `token_id`, `key`, if it has them."""
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
     """Matchers, each group with the payload for subscriptions that it matches.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import sys
 from ipaddress import ip_address
@@ -20,7 +19,7 @@ from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.errors import ConfigurationError
 from hub.http.application import server_app
 from hub.http.endpoints import DEBUGGER
-from hub.logs import LogFormatter, log_to_stdlib
+from hub.logs import log_to_stderr
 from hub.process.server import check_files, fitting, run, warn_of_files
 from hub.process.workers import supervise
 from hub.settings import Settings
@@ -93,11 +92,12 @@ def serve(
     HUB_..._FILE names (for secrets), from --env-file, or from --config; the first one
     counts.  `skipfilter settings` prints the values in force.
     """
-    _log_to_stderr(log_level, with_process=workers > 1)
+    log_to_stderr(log_level, "text", with_clients=True)
     flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     # An error in the settings, the address or the files stops the start here.
     with settings_sources(config, env_file, **flags) as sources:
         wanted = sources.settings()
+        log_to_stderr(log_level, wanted.log_format, with_clients=wanted.log_clients, with_process=workers > 1)
         settings = fitting(wanted)
         if workers > 1 and settings.history_url.startswith("memory:"):
             raise ConfigurationError(
@@ -121,16 +121,6 @@ def serve(
             raise typer.Exit(supervise(workers, lambda: run(server_app(settings), listener, detach=detach)))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
         run(served, listener, detach=detach)
-
-
-def _log_to_stderr(level: str, *, with_process: bool) -> None:
-    """Write log lines from `level` on to stderr, with the process id if wanted."""
-    process = "%(process)d " if with_process else ""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
-    log_to_stdlib()
 
 
 class _Address(NamedTuple):

@@ -40,7 +40,10 @@ def settings_sources(config: Path | None, env_file: Path | None, **flags: Any) -
     """
     try:
         sources = Sources(flags, config=config, env_file=env_file)
-        with sources.named():
-            yield sources
+        try:
+            with sources.named():
+                yield sources
+        finally:
+            sources.report()
     except (ConfigurationError, OSError) as error:
         fail(error)

@@ -127,6 +127,21 @@ class Audience:
             among = found
         return among
 
+    async def reach(self, update: Update, pace: Pace) -> tuple[int, int]:
+        """Return how many seats subscribe to an update, and how many receive it.
+
+        Lets other tasks run at the `pace`.
+        """
+        find = self._find(update.topics)
+        subscribed, granted = BitMap64(), BitMap64()
+        for topic in update.topics:
+            if pace.is_over():
+                await pace.pause()
+            subscribed |= find(("subscribed", topic))
+            if update.private:
+                granted |= find(("granted", topic))
+        return len(subscribed), len(subscribed & granted if update.private else subscribed)
+
     async def readable(self, seat: Seat, update: Update, pace: Pace) -> Sequence[str]:
         """Return the topics of an update that a seat may know.
 

@@ -13,6 +13,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from hub.delivery.endings import Ending
 from hub.delivery.follower import Follower
 from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.reading import Reading
@@ -67,14 +68,15 @@ class Delivery:
         clock: Callable[[], float],
         random: Random,
     ) -> None:
-        self.closing: str | None = None
+        self.closing: Ending | None = None
         """Why streams end as soon as they begin; None while they do not."""
         self.audience = audience
+        self.observer = observer
+        self.clock = clock
         self.slices = slices
         self.first_bytes = first_bytes
         self._turns = turns  # of clients whose connections read the history
         self._live = live
-        self._observer = observer
         self._announcer = announcer
         self._follower = Follower(history, audience, live, observer, random=random)
         self._heartbeats = Heartbeats(live, interval=heartbeat, clock=clock)
@@ -129,10 +131,12 @@ class Delivery:
         try:
             await self._announcer.arrive(subscriber)
         except asyncio.CancelledError:
-            self.vacate(seat, subscriber.start, 0)  # its arrival is still announced, so its end must be too
+            # Its arrival is still announced, so its end must be too.
+            self.vacate(seat, subscriber.start, 0, Ending.CLIENT_LEFT)
             raise
         except BaseException:
-            self._remove_observed(seat, subscriber.start, 0)  # the announcer announces its end, if that is needed
+            # The announcer announces its end, if that is needed.
+            self._remove_observed(seat, subscriber.start, 0, Ending.FAILED)
             raise
         return seat
 
@@ -142,14 +146,14 @@ class Delivery:
         Its owner calls this if the subscriber asked for the earliest entry, as soon as
         the position before that is known.
         """
-        self._observer.seated(seat, position)
+        self.observer.seated(seat, position)
 
-    def vacate(self, seat: Seat, position: int, more: int) -> None:
+    def vacate(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
         """Remove the seat of a stream, and announce that its subscriptions have ended.
 
         The stream was sent everything up to `position`, and `more` entries after it.
         """
-        self._remove_observed(seat, position, more)
+        self._remove_observed(seat, position, more, reason)
         self._announcer.depart(seat.subscriber)
 
     @contextmanager
@@ -174,12 +178,12 @@ class Delivery:
         self._heartbeats.add(seat)
         return seat
 
-    def _remove_observed(self, seat: Seat, position: int, more: int) -> None:
+    def _remove_observed(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
         # If it has read nothing, its beginning is not noted yet.
         if position == EARLIEST:
             position = self._live.position
             self.begin(seat, position)
-        self._observer.left(seat, position, more)
+        self.observer.left(seat, position, more, reason)
         self._remove(seat)
 
     def _remove(self, seat: Seat) -> None:
@@ -216,11 +220,11 @@ class Delivery:
         """The number of connections that have caught up with the history."""
         return len(self._live)
 
-    def close_new(self, reason: str) -> None:
+    def close_new(self, reason: Ending) -> None:
         """From now on, end each stream as soon as it begins."""
         self.closing = reason
 
-    def close_all(self, reason: str) -> None:
+    def close_all(self, reason: Ending) -> None:
         """End all connections."""
         for seat in self.audience:
             seat.close(reason)

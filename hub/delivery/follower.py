@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 
 from hub import turns
+from hub.delivery.endings import Ending
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.base import Page
@@ -75,21 +76,21 @@ class Follower:
                     await self._find_end()
                 async for entries in self._history.follow(self._live.position):
                     try:
-                        await self._live.dispatch(entries)
+                        sent = await self._live.dispatch(entries)
                     except Exception:
                         # The dispatch had begun, so some seats were written to and
                         # others not.  Close all, because none must miss an entry.
                         if self._live.position == entries[-1].position:
-                            await self._close_all("a dispatch failed")
+                            await self._close_all(Ending.FAILED)
                         raise
-                    self._observer.dispatched(entries)
+                    await self._observer.dispatched(entries, sent)
             except PositionExpired as error:
                 # Entries were forgotten before they were dispatched, or a new epoch has
                 # begun.  Continue at the end.  Clients that reconnect learn of the gap
                 # by their cursors (N108).
                 log.error("entries were lost before they were dispatched; all streams are closed", reason=str(error))
                 await self._retry(self._find_end)
-                await self._close_all("updates were lost")
+                await self._close_all(Ending.UPDATES_LOST)
             except HistoryUnavailable as error:
                 if self.is_ready:
                     log.warning("the history cannot be followed", reason=error.reason)
@@ -122,7 +123,7 @@ class Follower:
         self._live.move_to(await self._history.end())
         self.is_ready = True
 
-    async def _close_all(self, reason: str) -> None:
+    async def _close_all(self, reason: Ending) -> None:
         """End all streams, so that their clients reconnect with their cursors."""
         async for seats in turns.in_turns(self._audience, turns.ENDED_STREAMS):
             for seat in seats:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hub import turns
+from hub.delivery.endings import Ending
 from hub.delivery.seat import SharedBody
 from hub.delivery.timer_wheel import Wheel
 from hub.protocol import events
@@ -65,7 +66,7 @@ class Heartbeats:
 
     def add(self, seat: Seat) -> None:
         """Begin to watch a new seat.  Close it if its end has come already."""
-        seat.written = now = self._clock()
+        seat.came = seat.written = now = self._clock()
         self._schedule(seat, now)
         if seat.subscriber.deadline <= now:
             # Do not wait for the next tick, which may come too late (N82).
@@ -105,7 +106,7 @@ class Heartbeats:
             return
         # 2. It is lost, and no error has reported that.
         if holder.is_lost():
-            holder.close("its connection is lost")
+            holder.close(Ending.CONNECTION_LOST)
             return
         # 3. A heartbeat is due if nothing was written for an interval.  A seat that is
         #    not live gets none: it has not sent its head, or it is catching up, or it

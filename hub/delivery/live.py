@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap64, FrozenBitMap64
 
 from hub import turns
+from hub.delivery.observer import Sent
 from hub.delivery.seat import SharedBody
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class Live:
     def __len__(self) -> int:
         return len(self._ids)
 
-    async def dispatch(self, entries: list[Entry]) -> None:
-        """Write consecutive entries to the live seats that want them.
+    async def dispatch(self, entries: list[Entry]) -> Sent:
+        """Write consecutive entries to the live seats that want them, and count them.
 
         `entries` must not be empty.  Never waits for a connection, and lets other tasks
         run between portions of work.
@@ -89,32 +90,40 @@ class Live:
             live, position = self._ids.copy(), entries[-1].position
             self.move_to(position)
             now, left = self._clock(), turns.WRITES
-            for ids, body in await self._choices(entries, live):
+            updates = size = 0
+            for ids, count, body in await self._choices(entries, live):
                 cost = 1 + len(body) // turns.BYTES_PER_WRITE + len(entries) // turns.JOINS_PER_WRITE
-                for seat in self._audience.seats(ids):
+                seats = self._audience.seats(ids)
+                absent = 0
+                for seat in seats:
                     # Other tasks have run since the ids were copied: the seat may have
                     # left the live seats.
                     if (outlet := seat.outlet) is not None:
                         seat.written = now
                         outlet.write(body, position)
+                    else:
+                        absent += 1
                     left -= cost
                     if left <= 0:
                         left = turns.WRITES
                         await turns.other_tasks()
                 body.encoded = None  # a slow reader may hold the body for long
+                updates += count * (len(seats) - absent)
+                size += len(body) * (len(seats) - absent)
             self.dispatched = position
+            return Sent(updates, size, self._clock() - now)
 
-    async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, SharedBody]]:
-        """Return (ids, body) pairs: seats that want the same frames, and these frames.
+    async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, int, SharedBody]]:
+        """Return seats that want the same frames, the number of frames, and these.
 
-        No id is in two pairs, so each seat gets one write.
+        No id is in two of the results, so each seat gets one write.
         """
         pace = turns.Portion(turns.FOUND_TOPICS)
         # 1. A single entry has one set of seats, and its frame is the body.
         if len(entries) == 1:
             update = entries[0].update
             body = SharedBody(entries[0].frame)
-            return [(await self._audience.of(update.topics, update.private, live, pace), body)]
+            return [(await self._audience.of(update.topics, update.private, live, pace), 1, body)]
 
         # 2. Several entries.  A choice is a set of entries, as an integer: bit n stands
         #    for entries[n].
@@ -145,7 +154,11 @@ class Live:
         # d. Join the frames of each choice.  There may be as many choices as seats, so
         #    a generator joins each body only when it is written.
         return (
-            (ids, SharedBody(b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1)))
+            (
+                ids,
+                choice.bit_count(),
+                SharedBody(b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1)),
+            )
             for choice, ids in choosers.items()
         )
 

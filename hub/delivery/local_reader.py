@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hub.delivery.delivery import Delivery
+    from hub.delivery.endings import Ending
     from hub.delivery.reading import Part, Reading
     from hub.delivery.subscriber import Subscriber
     from hub.protocol.updates import Update
@@ -73,7 +74,7 @@ class LocalReader:
         """Return False: there is no connection."""
         return False
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: Ending) -> None:
         """End the iteration, after the page that the program is reading."""
         self._is_closed = True
         if self._waiting is not None and not self._waiting.expired():

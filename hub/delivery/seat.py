@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from hub.delivery.endings import Ending
     from hub.delivery.subscriber import Subscriber
     from hub.delivery.timer_wheel import Slot
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class Holder(Protocol):
     """A stream that holds a seat, or a reader that does not wait for updates."""
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: Ending) -> None:
         """End the connection soon."""
         ...
 
@@ -55,10 +56,11 @@ class Seat:
     - `outlet`: the same stream while the seat is live; otherwise None.
     - `written`: when it was last written to while it was live or, before that, when it
       came; by the hub's monotonic clock.
+    - `came`: when it came, by the hub's monotonic clock.
     - `slot`: its slot on the timer wheel; None if nothing is due.
     """
 
-    __slots__ = ("holder", "id", "outlet", "slot", "subscriber", "written")
+    __slots__ = ("came", "holder", "id", "outlet", "slot", "subscriber", "written")
 
     def __init__(self, subscriber: Subscriber, holder: Holder | None) -> None:
         self.id = -1
@@ -66,9 +68,10 @@ class Seat:
         self.holder = holder
         self.outlet: Outlet | None = None
         self.written = 0.0
+        self.came = 0.0
         self.slot: Slot | None = None
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: Ending) -> None:
         """End the connection soon, unless it has ended."""
         if self.holder is not None:
             self.holder.close(reason)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import structlog
 
+from hub.delivery.endings import Ending
 from hub.delivery.reading import CHUNK_BYTES
 from hub.errors import PositionExpired
 from hub.protocol import events
@@ -164,7 +165,7 @@ class Stream:
 
     def __init__(self, delivery: Delivery, connection: Connection) -> None:
         self.state = State.OPENING
-        self.reason: str | None = None  # why the hub closed it; None if the connection was lost
+        self.reason: Ending | None = None  # why the hub closed it; None if the connection was lost
         self.seat: Seat
         self._delivery = delivery
         self._connection = connection
@@ -199,9 +200,7 @@ class Stream:
         longer needed; the stream itself may go on.  If the task is cancelled, the
         stream ends.
         """
-        delivery, connection, subscriber = self._delivery, self._connection, self.seat.subscriber
-        matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in subscriber.subscribed[:5]]
-        log.info("subscriber connected", id=subscriber.id, first_matchers=matchers)
+        delivery, connection = self._delivery, self._connection
         # During a shutdown, the stream is accepted and ends at once, because an
         # EventSource reconnects after the end of a stream, but never after a 503.
         if delivery.closing is not None:
@@ -222,8 +221,7 @@ class Stream:
         try:
             has_room = connection.write(delivery.first_bytes())
         except Exception as error:
-            self._must_cut = True
-            self.close(f"a write failed: {error!r}")
+            self._fail(error)
         if self.state is State.CLOSING:  # closed just now, or before its head was sent
             self._end_soon()
         elif not has_room:
@@ -246,8 +244,7 @@ class Stream:
         try:
             has_room = self._connection.write(body)
         except Exception as error:
-            self._must_cut = True
-            self.close(f"a write failed: {error!r}")
+            self._fail(error)
             return
         if has_room:
             if position > self._position:
@@ -256,6 +253,7 @@ class Stream:
             before = self.position
             self._unwritten = before, body
             self._leave(max(before, position))
+            self._delivery.observer.fell_behind()
             self._to(State.BEHIND)
             self._connection.start(self._catch_up)
 
@@ -265,8 +263,8 @@ class Stream:
 
     # -- for the connection, and for everything that ends a stream
 
-    def close(self, reason: str) -> None:
-        """End the response soon, and log the reason.
+    def close(self, reason: Ending) -> None:
+        """End the response soon.
 
         A second call does nothing: the first reason counts.
         """
@@ -290,6 +288,12 @@ class Stream:
         """
         if self.state is not State.CLOSED:
             self._close()
+
+    def _fail(self, error: Exception) -> None:
+        """End the response without its end, because a write has failed."""
+        self._must_cut = True
+        log.warning("a write to a subscriber failed", id=self.seat.subscriber.id, error=repr(error))
+        self.close(Ending.FAILED)
 
     def _end_soon(self) -> None:
         # Not at once, because the caller may be a dispatch, or the connection itself.
@@ -316,10 +320,8 @@ class Stream:
     def _close(self) -> None:
         position, more = self._delivered()
         self._to(State.CLOSED)
-        self._delivery.vacate(self.seat, position, more)
+        self._delivery.vacate(self.seat, position, more, self.reason or Ending.CLIENT_LEFT)
         self._connection.stop()
-        id, reason = self.seat.subscriber.id, self.reason or "the client went away"
-        log.info("subscriber disconnected", id=id, reason=reason)
 
     def _delivered(self) -> tuple[int, int]:
         """Return the last position fully handed to the socket, and the frames beyond.
@@ -340,14 +342,17 @@ class Stream:
 
     async def _catch_up(self) -> None:
         """Read the history up to the position of the live streams, and join them."""
+        began = self._delivery.clock()
         try:
             await self._read_on()
-        except PositionExpired as error:
+        except PositionExpired:
             self._connection.write(events.LOST)
-            self.close(str(error))
-        except Exception as error:
+            self.close(Ending.TOO_FAR_BEHIND)
+        except Exception:
             log.exception("a stream failed", id=self.seat.subscriber.id)
-            self.close(f"the stream failed: {error!r}")
+            self.close(Ending.FAILED)
+        if self.state is State.LIVE:
+            self._delivery.observer.caught_up(self._delivery.clock() - began)
 
     async def _read_on(self) -> None:
         # 1. Wait until the last write is handed over.
@@ -357,7 +362,7 @@ class Stream:
         reading = self._delivery.reading(self.seat, self._position)
         while (part := await reading.next()) is not None:
             if self.is_lost():  # no write may notice it, if little of the history is wanted
-                self.close("its connection is lost")
+                self.close(Ending.CONNECTION_LOST)
             if self.state is not State.CATCHING_UP:
                 return
             if part.start != self._position:  # the earliest position is known only now
@@ -388,6 +393,7 @@ class Stream:
         before, body = self._position, b"".join(frames)
         has_room = self._connection.write(body)
         self._position = position
+        self._delivery.observer.sent(len(frames), len(body))
         if has_room:
             return True
         self._unwritten = before, body
@@ -406,7 +412,7 @@ class Stream:
             # If bytes are still buffered, the connection reports its loss after it has
             # handed them over.
             if not self._connection.buffered():
-                self.close("its connection is lost")
+                self.close(Ending.CONNECTION_LOST)
             return False
         self._unwritten = None
         self._to(State.CATCHING_UP)

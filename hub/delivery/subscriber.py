@@ -11,12 +11,14 @@ import uuid
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from hub.delivery.endings import Ending
 from skipfilter import LimitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hub.auth.grant import CompiledGrant
+    from hub.logs import LogContext
     from hub.protocol.topics import TopicMatcher
 
 
@@ -69,10 +71,21 @@ class Subscriber:
     - `end_reason`: the reason for this end.
     - `presence_after`: the position after which it may want presence updates; inf if it
       never does.
+    - `log_context`: what log lines say about its request; None if it has none.
     - `ticket`: counts the connection toward the limits; None if it does not count.
     """
 
-    __slots__ = ("_ticket", "deadline", "end_reason", "grant", "id", "presence_after", "start", "subscribed")
+    __slots__ = (
+        "_ticket",
+        "deadline",
+        "end_reason",
+        "grant",
+        "id",
+        "log_context",
+        "presence_after",
+        "start",
+        "subscribed",
+    )
 
     def __init__(
         self,
@@ -82,8 +95,9 @@ class Subscriber:
         *,
         ticket: Ticket | None = None,
         deadline: float = math.inf,
-        end_reason: str = "",
+        end_reason: Ending = Ending.MAX_LIFETIME,
         presence_after: float = math.inf,
+        log_context: LogContext | None = None,
     ) -> None:
         self.id = uuid.uuid4().urn  # N125: random, and no client chooses it
         self.subscribed = tuple(subscribed)
@@ -92,6 +106,7 @@ class Subscriber:
         self.end_reason = end_reason
         self.start = start
         self.presence_after = presence_after
+        self.log_context = log_context
         self._ticket = ticket
 
     @property

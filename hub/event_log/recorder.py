@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from hub.delivery.observer import Observer
 from hub.errors import HistoryUnavailable
 from hub.event_log.marks import Marks
 from hub.event_log.segments import LOOK_SECONDS, Directory, LogBeat, own_position
@@ -27,7 +28,9 @@ from hub.history import base
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hub.delivery.endings import Ending
     from hub.delivery.live import Live
+    from hub.delivery.observer import Sent
     from hub.delivery.seat import Seat
     from hub.history.base import Entry, History
     from hub.settings import Settings
@@ -43,7 +46,7 @@ LAST_LINES: Final = 5.0
 T = TypeVar("T")
 
 
-class EventLog:
+class EventLog(Observer):
     """The event log of one node: an `Observer` of its deliveries."""
 
     def __init__(
@@ -83,12 +86,12 @@ class EventLog:
         if self._sessions.seated(seat, position):
             self._woken.set()
 
-    def left(self, seat: Seat, position: int, more: int) -> None:
+    def left(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
         """Record that a connection ends."""
         self._sessions.left(seat, position, more)
         self._woken.set()
 
-    def dispatched(self, entries: list[Entry]) -> None:
+    async def dispatched(self, entries: list[Entry], sent: Sent) -> None:
         """Record that a page was dispatched."""
         self._updates.dispatched(entries)
         self._woken.set()

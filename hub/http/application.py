@@ -30,7 +30,7 @@ from hub.http.open_connections import CONNECTIONS, Connections
 from hub.http.request import TOKENS, Request
 from hub.http.response import SERVER_SEND
 from hub.hub import Hub
-from hub.logs import configure_log
+from hub.logs import configure_log, current_request, log_beside_uvicorn
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import selectors_of, take_tokens
 from hub.protocol.updates import Update, require_updates
@@ -187,13 +187,18 @@ class HubApplication:
         if scope["type"] == "http":
             # The frames that make objects for the request have ended before the answer
             # begins, because a stream may stay open for a long time.
-            await (await self._answer(scope, receive, send))()
+            try:
+                await (await self._answer(scope, receive, send))()
+            finally:
+                current_request.set(None)  # the task may be that of a program, and go on
             return
         if scope["type"] == "lifespan" and "state" in scope:
             # uvicorn passes this state to the protocol of each connection.
             settings = self.hub.settings
             scope["state"][CONNECTIONS] = Connections(
-                max_header_fields=settings.max_header_fields, max_head=settings.max_head
+                max_header_fields=settings.max_header_fields,
+                max_head=settings.max_head,
+                refused=self.hub.observer.refused,
             )
         await self._router(scope, receive, partial(_send_reason, send))
 
@@ -220,7 +225,11 @@ class HubApplication:
                 preflight, add_cors = self._cors.preflight_response(headers), None
         own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens}
         request = Request(own, receive, partial(_send_with_headers, send, add_cors))
+        current_request.set(request.logged)
         if preflight is not None:
+            if preflight.status_code >= 400:
+                log.info("request refused by CORS: `cors_origins` does not allow it", status=preflight.status_code)
+                self.hub.observer.refused("cors")
             return request.answer(preflight)
         # 3. The target * is the server as a whole, of which there is only one thing to
         #    know: it answers (RFC 9110, 7.1 and 9.3.7).
@@ -236,8 +245,9 @@ class HubApplication:
             try:
                 return await self._methods[request.method](request)
             except RequestError as error:
-                return request.answer(problems.respond(error, request, settings))
+                return request.answer(problems.respond(error, request, self.hub))
         except Exception:
+            self.hub.observer.refused("internal_server_error")
             await request.answer(PlainTextResponse("Internal Server Error", 500))()
             raise
 
@@ -262,11 +272,11 @@ class HubApplication:
             with self.hub.shares.requests.taken(client_at(request.address)):
                 await request.answer(self._router)()
         except LimitExceeded as error:  # never from the router, which answers its own
-            await request.answer(problems.respond(error, request, self.hub.settings))()
+            await request.answer(problems.respond(error, request, self.hub))()
 
     def _refuse(self, request: StarletteRequest, error: Exception) -> Response:
         assert isinstance(error, RequestError | HTTPException)
-        return problems.respond(error, Request.of(request), self.hub.settings)
+        return problems.respond(error, Request.of(request), self.hub)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -312,7 +322,7 @@ def create_app(
     Raises `ConfigurationError` if a key does not fit, if a package is missing, or if
     nobody could subscribe.
     """
-    configure_log()
+    configure_log(settings.log_format, with_clients=settings.log_clients)
     _warn_of_development(settings)
     if not (authorize is None or callable(authorize)):
         raise TypeError(f"authorize={authorize!r:.80} is no function")
@@ -348,11 +358,12 @@ def app_from_environment() -> HubApplication:
     Its settings come from the environment.  If they are invalid, prints one sentence to
     stderr and exits with status 2.
     """
-    configure_log()
     try:
         sources = Sources()
         with sources.named():
             settings = sources.settings()
+            log_beside_uvicorn(settings.log_format, with_clients=settings.log_clients)
+            sources.report()
             _warn_of_development(settings)
             return server_app(settings)
     except ConfigurationError as error:

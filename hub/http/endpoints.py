@@ -21,6 +21,7 @@ HUB is the path of the hub in the settings.
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -51,9 +52,11 @@ from hub.errors import (
 from hub.http.replay import ReplayResponse
 from hub.http.request import Request
 from hub.http.response import open_stream, stream_headers
+from hub.logs import DEBUGGED, current_request
 from hub.node.presence import may_want_presence
 from hub.protocol.data import to_json
 from hub.protocol.hints import publish_hints, subscribe_hints
+from hub.protocol.origins import allows_origin
 from hub.protocol.requests import (
     FORM,
     Headers,
@@ -167,8 +170,17 @@ class Endpoints:
             else:
                 grant, wanted = await self._wanted(request)
             cursor = wanted.last_event_id
+            log_context = request.logged.context if DEBUGGED.isEnabledFor(logging.INFO) else None
+            if log_context is not None and log_context.origin:
+                self._check_cors(request, log_context.origin)
             subscriber, preceding = await hub.subscribe(
-                wanted.selectors, grant, cursor, address=request.address, waits=waits, rated=rated
+                wanted.selectors,
+                grant,
+                cursor,
+                address=request.address,
+                waits=waits,
+                rated=rated,
+                log_context=log_context,
             )
         except (HistoryUnavailable, Undecided) as error:
             if not waits:
@@ -176,13 +188,23 @@ class Endpoints:
             # Not 503: EventSource reconnects after the end of a stream, with the same
             # cursor, but never after a 503.
             log.warning("a stream ended before it began", title=error.title, reason=error.reason)
+            hub.observer.refused(error.name)
             ended = Response(hub.admission.first_bytes(), headers=NOT_STORED, media_type="text/event-stream")
             ended.raw_headers += _cursor(cursor)
             return request.answer(ended)
         if waits:
+            current_request.set(None)
             return await open_stream(request, hub, subscriber, _cursor(preceding))
         metadata = "metadata" in preferred
         return request.answer(ReplayResponse(hub, subscriber, _cursor(preceding), metadata=metadata))
+
+    def _check_cors(self, request: Request, origin: str) -> None:
+        """Log and count a request of a page that cannot read its response."""
+        settings = self._hub.settings
+        own = (request.origin, *settings.public_urls)
+        if origin not in own and not allows_origin(settings.cors_origins, origin):
+            log.info("refused by CORS: the page cannot read the stream, as `cors_origins` does not allow its origin")
+            self._hub.observer.refused("cors")
 
     async def head(self, request: Request) -> Response:
         """Return an empty response with the headers that a GET would get.
@@ -213,6 +235,7 @@ class Endpoints:
             if body and content_type(request.headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         grant = await self._authorize("subscribe", request)
+        request.logged.subject = grant.subject
         if settings.dev:
             _log_hints(subscribe_hints(request.query, body, settings))
         return grant, parse_subscribe(request.query, body, request.headers, settings)
@@ -227,6 +250,7 @@ class Endpoints:
         requests.take(client)
         try:
             grant = await self._authorize("publish", request)
+            request.logged.subject = grant.subject
             body = await self._body(request, hub.settings.max_body)
             type = content_type(request.headers)
             turn = hub.publisher_turns.of(grant.publisher)
@@ -267,7 +291,8 @@ class Endpoints:
         self, action: Action, request: Request, *, required: bool = False
     ) -> Coroutine[Any, Any, CompiledGrant]:
         """Return the grant of the request; see `Authorization.grant`."""
-        return self._authorization.grant(action, request, self._public_origin(request), required=required)
+        decision = self._authorization.grant(action, request, self._public_origin(request), required=required)
+        return _logged(decision, action) if self._hub.settings.log_decisions else decision
 
     def _public_origin(self, request: Request) -> str:
         """Return the origin of the request's URL.
@@ -304,6 +329,7 @@ class Endpoints:
         self._authorization.take_rate(request.address)
         grant = await self._authorize("subscribe", request, required=True)
         path = request.raw_path
+        request.logged.subject = grant.subject
         grant.require_read(path)  # still encoded, and without the query (N131, V64)
         asked = parse_subscription_path(path, hub.settings)
 
@@ -441,6 +467,15 @@ def _cold(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Starl
         return await endpoint(Request.of(request))
 
     return call
+
+
+async def _logged(decision: Coroutine[Any, Any, CompiledGrant], action: Action) -> CompiledGrant:
+    """Return the grant that a decision allows, and log it; a refusal is logged too."""
+    grant = await decision
+    matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in getattr(grant, action)]
+    fields = {"subject": grant.subject.strip()} if grant.subject else {}
+    log.info(f"allowed to {action}", grants=len(matchers), first_grants=matchers[:5], **grant.token, **fields)
+    return grant
 
 
 def _log_hints(hints: Iterable[str]) -> None:

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -41,13 +44,22 @@ class Connections:
 
     `max_header_fields` and `max_head`, in bytes, limit the head of a request.  `limit`
     is the maximum number of open connections; by default it is computed from the limit
-    of open files.  Used from one event loop.
+    of open files.  `refused` is called for each request that a connection refuses, with
+    a name for the reason.  Used from one event loop.
     """
 
-    def __init__(self, *, max_header_fields: int = 100, max_head: int = 2**16, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_header_fields: int = 100,
+        max_head: int = 2**16,
+        limit: int | None = None,
+        refused: Callable[[str], None] | None = None,
+    ) -> None:
         self.max_header_fields = max_header_fields
         self.max_head = max_head
         self.limit = open_file_limit() - OTHER_FILES if limit is None else limit
+        self.refused = refused or (lambda _: None)
         self.open = 0  # the number of open connections
         self.waiting: dict[Waiting, None] = {}  # those without a request in progress, longest wait first
         self.host: bytes | None = None  # the last valid Host field of any connection

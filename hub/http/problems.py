@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from starlette.responses import JSONResponse
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from hub.http.request import Request
-    from hub.settings import Settings
+    from hub.hub import Hub
 
 log = structlog.stdlib.get_logger("hub")
 
+_BY_THE_ROUTER: Final = {404: "not_found", 405: "method_not_allowed"}
 
-def respond(error: RequestError | HTTPException, request: Request, settings: Settings) -> Response:
-    """Return the response to a request that was refused with `error`.
 
-    A `RequestError` is also logged; what the router refuses (404, 405) is not.
-    """
+def respond(error: RequestError | HTTPException, request: Request, hub: Hub) -> Response:
+    """Return the response to a request that was refused with `error`, and log it."""
+    settings = hub.settings
     if isinstance(error, RequestError):
         # A refused token puzzles its owner, so its line has a higher level, and is
         # logged unless the log is restricted to errors.
         level = logging.INFO if error.challenge is None else logging.WARNING
         reason = error.reason or str(error)
-        log.log(level, "request refused", method=request.method, status=error.status, reason=reason)
+        log.log(level, "request refused", status=error.status, reason=reason)
+        hub.observer.refused(error.name)
         headers = dict(error.headers)
         if error.challenge is not None:
             # If there are public URLs, the request's origin is one of them: others were
@@ -40,6 +41,8 @@ def respond(error: RequestError | HTTPException, request: Request, settings: Set
         if settings.dev and isinstance(error, InvalidToken):  # a developer may not read the log
             detail = f"the token is not valid here: {error.reason} (this reason is given in development mode only)"
         return problem(error.status, error.title, detail, headers)
+    log.info("request refused", status=error.status_code, reason=error.detail)
+    hub.observer.refused(_BY_THE_ROUTER.get(error.status_code, "other"))
     headers = dict(error.headers or {})
     details = {
         404: f"there is nothing at this path; the hub is at {settings.path}",

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import StreamingResponse
 
+from hub.delivery.endings import Ending
 from hub.delivery.reading import CHUNK_BYTES
 from hub.errors import PositionExpired, RequestError
 from hub.history import base
@@ -73,7 +74,7 @@ class ReplayResponse(StreamingResponse):
     def __init__(
         self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]], *, metadata: bool = False
     ) -> None:
-        self._settings = hub.settings
+        self._hub = hub
         self.replay = Replay(hub.delivery, hub.history, hub.settings, subscriber, metadata=metadata)
         applied = {"Preference-Applied": "wait=0, metadata" if metadata else "wait=0"}
         super().__init__(self.replay.chunks(), headers=_HEADERS | applied, media_type="text/event-stream")
@@ -84,7 +85,7 @@ class ReplayResponse(StreamingResponse):
         try:
             await self.replay.run(self._respond, scope, receive, send)
         except RequestError as error:
-            await problems.respond(error, Request(scope, receive, send), self._settings)(scope, receive, send)
+            await problems.respond(error, Request(scope, receive, send), self._hub)(scope, receive, send)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Instead of the task group of the base class, whose cancelled task is part of a
@@ -101,7 +102,7 @@ class ReplayResponse(StreamingResponse):
         """End the response, unless it is complete already."""
         if not watcher.cancelled():
             watcher.result()  # an error of the server goes to the log of the event loop
-            self.replay.close("the client has left")
+            self.replay.close(Ending.CLIENT_LEFT)
 
 
 class Replay:
@@ -125,7 +126,7 @@ class Replay:
         self._link: UvicornLink | None = None  # the server's connection; None if the server is unknown
         self._timeout: asyncio.Timeout | None = None  # interrupts the response when it expires
         self._is_sending = True  # whether the server is still sending the head or a chunk
-        self._closed = delivery.closing or ""  # why it should end, or ""
+        self._is_closed = delivery.closing is not None  # whether it should end
 
     async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response by calling `respond`, until it is complete or closed.
@@ -183,7 +184,7 @@ class Replay:
         size = 0
         now = asyncio.get_running_loop().time
         sent = now()
-        while position < end and not self._closed:
+        while position < end and not self._is_closed:
             try:
                 part = await reading.next()
             except PositionExpired:
@@ -208,7 +209,7 @@ class Replay:
                 yield b"".join(frames) or events.HEARTBEAT
                 frames, size = [], 0
                 sent = now()
-        if not self._closed:
+        if not self._is_closed:
             yield b"".join([*frames, events.ALL])
 
     async def _comments(self, seat: Seat, entries: list[Entry], epoch: str) -> list[bytes]:
@@ -233,8 +234,8 @@ class Replay:
         """Return whether the connection is closing; False if the server is unknown."""
         return self._link is not None and self._link.is_closing()
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: Ending) -> None:
         """End the response soon, and interrupt a send that does not finish."""
-        self._closed = reason
+        self._is_closed = True
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote
 
 from hub.errors import InvalidRequest, TooLarge
+from hub.logs import LoggedRequest, current_request
 from hub.protocol.origins import normal_origin
 from hub.protocol.requests import decode_utf_8, header_values
 
@@ -37,7 +38,7 @@ class Request:
     `origin`, `address` and `raw_path` are computed on each access.
     """
 
-    __slots__ = ("headers", "method", "query", "receive", "scope", "send", "tokens")
+    __slots__ = ("headers", "logged", "method", "query", "receive", "scope", "send", "tokens")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -47,11 +48,14 @@ class Request:
         self.query: bytes = scope["query_string"]  # still encoded, without tokens
         self.tokens: tuple[str, ...] = scope[TOKENS]  # the tokens of the query
         self.headers: Headers = scope["headers"]  # (name, value) in order; names are in lower case
+        self.logged = LoggedRequest(self.headers, scope.get("client"), self.method, scope["path"])
 
     @classmethod
     def of(cls, request: StarletteRequest) -> Request:
         """Return a request that Starlette's router has passed on, and will answer."""
-        return cls(request.scope, request.receive, _answered_by_router)
+        own = cls(request.scope, request.receive, _answered_by_router)
+        own.logged = current_request.get() or own.logged  # the one that log lines know
+        return own
 
     @property
     def raw_path(self) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import TypeAlias
 
+    from hub.delivery.endings import Ending
     from hub.http.uvicorn_protocol import Closable
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -214,7 +215,7 @@ class UvicornConnection:
         if self._stream is not None:
             self._stream.lost(error)
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: Ending) -> None:
         """End the stream soon."""
         if self._stream is not None:
             self._stream.close(reason)

@@ -33,6 +33,7 @@ import structlog
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from hub.delivery.endings import Ending
 from hub.errors import InvalidRequest, RequestError, TargetTooLong
 from hub.http.head_limit import HeadLimit
 from hub.http.open_connections import CONNECTIONS, Connections
@@ -122,7 +123,7 @@ class Closable(Protocol):
         """
         ...
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: Ending) -> None:
         """End the response soon."""
         ...
 
@@ -256,7 +257,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._detached is not None:
             if data.strip(b"\r\n"):
                 self._keep_alive = False  # the next bytes may be the middle of a request
-                self._detached.close("the client has sent more data")
+                self._detached.close(Ending.SENT_MORE)
             return
         # 2. A connection that ends drops everything.
         if self._ends:
@@ -489,7 +490,9 @@ class HttpProtocol(HttpToolsProtocol):
         """
         cycle = self.cycle
         in_progress = cycle is not None and not cycle.response_complete
-        log.info("request refused", status=error.status, reason=str(error))
+        address = self.client[0] if self.client else ""
+        log.info("request refused", status=error.status, reason=str(error), address=address)
+        self.shared.refused(error.name)
         self._forget_head()
         if in_progress and not cycle.more_body:
             self._ends = True

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from cachetools import TTLCache
 
+from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.subscriber import ADDRESS
 from hub.errors import Busy, LimitExceeded
@@ -43,9 +44,6 @@ If there are more, the client that was idle longest starts with a full bucket ag
 
 WATCHED: Final = 100
 """After each so many subscribers, it is checked whether they have the same address."""
-
-EXPIRES: Final = "its token expires"
-"""The reason of streams that end because their token does."""
 
 
 class Admission:
@@ -115,7 +113,7 @@ class Admission:
                 address=client.name.removeprefix(ADDRESS),
             )
 
-    def deadline(self, grant: CompiledGrant) -> tuple[float, str]:
+    def deadline(self, grant: CompiledGrant) -> tuple[float, Ending]:
         """Return when a connection that starts now must end, and why (N82, R33).
 
         The time is by `clock`.  It is infinite if the connection need not end, and now
@@ -124,11 +122,11 @@ class Admission:
         now, lifetime = self._clock(), self._settings.max_lifetime
         expires = math.inf if grant.expires is None else now + grant.expires - self._wall_clock()
         if expires <= now + LATE_SECONDS:
-            return now, EXPIRES
+            return now, Ending.EXPIRED
         # Up to a fifth less, so that clients that connected together do not all
         # reconnect together.
         ends = now + lifetime * self._random.uniform(0.8, 1.0) if lifetime else math.inf
-        return (expires, EXPIRES) if expires <= ends else (ends, "it has reached the maximum lifetime")
+        return (expires, Ending.EXPIRED) if expires <= ends else (ends, Ending.MAX_LIFETIME)
 
     def first_bytes(self) -> bytes:
         """Return the first bytes of a stream: a heartbeat, and a `retry:` field (N30).

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from hub.delivery.endings import Ending
 from hub.errors import HistoryUnavailable
-from hub.node.shutdown import SHUTTING_DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ class Health:
         without a new one.  If it has not finished yet, returns the result before it.
         """
         if self._shutdown.is_closing and not patient:
-            return SHUTTING_DOWN
+            return Ending.SHUTDOWN
         now = self._clock()
         if now >= self._checked + HEALTH_CACHE_SECONDS:
             # If the last check is too long ago, the history may have worked since then:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from hub.delivery.endings import Ending
 from hub.errors import Closing, TooSlow
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-SHUTTING_DOWN: Final = "the hub is shutting down"
-"""The reason of streams that end because the hub is closing."""
 DRAIN_STEP: Final = 0.02
 """Seconds between two checks of how many streams should have ended."""
 
@@ -58,11 +57,11 @@ class Shutdown:
         call.
         """
         if at_once or self.is_closing or not self._drain_time:
-            self._delivery.close_all(SHUTTING_DOWN)
+            self._delivery.close_all(Ending.SHUTDOWN)
         else:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
         self.is_closing = True
-        self._delivery.close_new(SHUTTING_DOWN)
+        self._delivery.close_new(Ending.SHUTDOWN)
         # Requests that wait for their client fail now: see `until_closing`.
         for timeout in list(self._timeouts):
             if not timeout.expired():
@@ -104,7 +103,7 @@ class Shutdown:
             await asyncio.sleep(DRAIN_STEP)
             due = math.ceil(len(seats) * (self._clock() - began) / self._drain_time)
             for seat in seats[closed:due]:
-                seat.close(SHUTTING_DOWN)
+                seat.close(Ending.SHUTDOWN)
             closed = due
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Sequence  # noqa: TC003 - pydantic reads it
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -97,6 +97,7 @@ GROUPS: Final = {
     "max_connections": "Connections",
     "history_url": "History",
     "event_log": "Event log",
+    "log_format": "Log and metrics",
     "max_header_fields": "Requests",
     "client_share": "Shares of one client",
     "cached_topics": "Caches",
@@ -395,6 +396,26 @@ class Settings(BaseModel):
     """About how many bytes a file of the event log has before it is closed."""
     event_log_keep: Days = Field(default=30.0, ge=0, le=36_600)
     """Days for which closed files of the event log are kept; 0 for no limit."""
+
+    log_format: Literal["text", "json"] = "text"
+    """The format of log lines: `text`, or `json` for an object in each line.
+
+    `uvicorn hub:app` writes its own lines in this format too.
+    """
+    log_clients: bool = True
+    """Whether log lines have the addresses of clients, and the subjects and ids of
+    their tokens.
+
+    They never have a token.
+    """
+    log_publishes: bool = False
+    """Whether there is a log line for each request to publish.  If not, it has the
+    level debug.
+    """
+    log_decisions: bool = False
+    """Whether there is a log line for each decision on what a client may do, with the
+    issuer, the id and the key of its token.
+    """
 
     max_header_fields: Annotated[int, Unit("header fields")] = Field(default=100, ge=10, le=10_000)
     """The maximum number of header fields in a request, including its trailers.  More

@@ -74,6 +74,7 @@ class Sources:
     ) -> None:
         self.values: dict[str, Any] = {}
         """What is given, by setting."""
+        self._notes: list[tuple[str, dict[str, str]]] = []  # the warnings that are not logged yet
         self.origins: dict[str, str] = {}
         """Setting -> how its source names it, as in HUB_PATH or "path in hub.toml"."""
         given = {name: value for name, value in (flags or {}).items() if value is not None}
@@ -88,6 +89,15 @@ class Sources:
         """Return the settings; raise ConfigurationError if one is missing or wrong."""
         with self.named():
             return Settings(**{"history_url": SERVER_HISTORY} | self.values)
+
+    def report(self) -> None:
+        """Log warnings about the variables.
+
+        The settings say how lines are logged, so this is done when they are known.
+        """
+        for event, fields in self._notes:
+            log.warning(event, **fields)
+        self._notes.clear()
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -110,14 +120,14 @@ class Sources:
         """Add the variables of a source, and the files of secrets that they name."""
         variables = {name.upper(): value for name, value in environment.items()}
         for name in unknown_variables(variables, Settings.model_fields, SECRETS, where):
-            log.warning("this variable is not a setting of the hub, and is ignored", name=name)
+            self._notes.append(("this variable is not a setting of the hub, and is ignored", {"name": name}))
         source = EnvSettingsSource(_Declared)
         source.env_vars = {name.lower(): value for name, value in variables.items()}
         values = source()
         self._add(values, {name: f"{variable(name)}{where}" for name in values})
         for old, new in RENAMED.items():
             if old in variables:
-                log.warning("this variable has a new name", name=old, new_name=new)
+                self._notes.append(("this variable has a new name", {"name": old, "new_name": new}))
                 name = new.removeprefix(PREFIX).lower()
                 self._add({name: variables[old]}, {name: f"{old}{where}"})
         for secret in SECRETS:
@@ -153,7 +163,11 @@ def settings_from_environment(**chosen: Any) -> Settings:
     Raises ConfigurationError if a setting is missing or wrong, or if the name of a
     variable is almost the name of a setting.
     """
-    return Sources(chosen).settings()
+    sources = Sources(chosen)
+    try:
+        return sources.settings()
+    finally:
+        sources.report()
 
 
 def _read_variables(path: Path) -> dict[str, str]:

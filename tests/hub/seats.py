@@ -12,6 +12,7 @@ from hub.delivery.subscriber import Subscriber
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hub.delivery.endings import Ending
     from hub.protocol.topics import TopicMatcher
 
 
@@ -20,7 +21,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.writes: list[tuple[bytes, int]] = []
-        self.reasons: list[str] = []
+        self.reasons: list[Ending] = []
 
     def write(self, body: bytes, position: int) -> None:
         self.writes.append((body, position))
@@ -28,7 +29,7 @@ class Recorder:
     def is_lost(self) -> bool:
         return False
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: Ending) -> None:
         self.reasons.append(reason)
 
 

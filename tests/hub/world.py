@@ -27,6 +27,7 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
+    from hub.delivery.endings import Ending
     from hub.delivery.seat import Seat
     from hub.delivery.stream import Connection as StreamConnection
     from hub.delivery.stream import Head, Work
@@ -357,8 +358,8 @@ class World:
         self.note("asks", connection)
         return connection
 
-    def _vacate(self, seat: Seat, position: int, more: int) -> None:
-        Delivery.vacate(self.hub.delivery, seat, position, more)
+    def _vacate(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
+        Delivery.vacate(self.hub.delivery, seat, position, more, reason)
         for connection in self.connections:
             if connection.subscriber is seat.subscriber:
                 self.note("over", connection)

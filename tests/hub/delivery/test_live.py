@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
+from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.live import Live
 from hub.delivery.subscriber import Subscriber
@@ -350,7 +351,7 @@ async def test_a_heartbeat_that_nobody_gets_is_no_write() -> None:
 
 async def test_n82_a_seat_whose_end_has_come_is_closed_at_once() -> None:
     here = World()
-    subscriber = Subscriber((), CompiledGrant(), 0, deadline=0.0, end_reason="its token expires")
+    subscriber = Subscriber((), CompiledGrant(), 0, deadline=0.0, end_reason=Ending.EXPIRED)
     recorder = Recorder()
     here.heartbeats.add(here.audience.seat(subscriber, recorder))
     assert recorder.reasons == ["its token expires"]

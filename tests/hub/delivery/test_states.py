@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from hub.auth.grant import CompiledGrant
+from hub.delivery.endings import Ending
+from hub.delivery.observer import Observer
 from hub.delivery.reading import Part
 from hub.delivery.seat import Seat
 from hub.delivery.stream import TRANSITIONS, State, Stream
@@ -102,7 +104,9 @@ class Case:
         """The results of the reads: parts, exceptions or futures; then the end."""
         self.vacated: list[tuple[int, int]] = []
         """Up to where the stream was sent everything, and how many entries after it."""
-        self.closing = "the test closes all" if closing else None
+        self.closing = Ending.SHUTDOWN if closing else None
+        self.observer = Observer()
+        self.clock = lambda: 0.0
         self.position = self.dispatched = END
         self.subscriber = Subscriber((), CompiledGrant(), position)
         self.stream = Stream(cast("Any", self), self.connection)
@@ -128,7 +132,7 @@ class Case:
     def leave(self, seat: Seat) -> None:
         seat.outlet = None
 
-    def vacate(self, seat: Seat, position: int, more: int) -> None:
+    def vacate(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
         assert self.stream.state is State.CLOSED
         seat.outlet = None
         self.vacated.append((position, more))
@@ -204,7 +208,7 @@ async def behind() -> Case:
 
 async def closing() -> Case:
     case = await live()
-    case.stream.close("the test says so")
+    case.stream.close(Ending.SHUTDOWN)
     return case
 
 
@@ -245,9 +249,9 @@ async def test_a_lost_connection_closes_a_stream_at_once_and_once(state: State) 
 async def test_closing_ends_a_response_within_a_turn_and_the_first_reason_counts(state: State) -> None:
     case = await IN[state]()
     before = case.stream.reason
-    case.stream.close("one")
-    case.stream.close("two")
-    assert case.stream.reason == (before if state in (State.CLOSING, State.CLOSED) else "one")
+    case.stream.close(Ending.SHUTDOWN)
+    case.stream.close(Ending.SENT_MORE)
+    assert case.stream.reason == (before if state in (State.CLOSING, State.CLOSED) else Ending.SHUTDOWN)
     assert case.state is (State.CLOSED if state is State.CLOSED else State.CLOSING)
     assert not case.is_live
     await turns(2)
@@ -295,7 +299,7 @@ async def test_a_stream_that_is_closed_while_its_head_is_sent_is_cut() -> None:
     case.connection.begins = asyncio.get_running_loop().create_future()
     running = asyncio.ensure_future(case.run())
     await turns()
-    case.stream.close("one")
+    case.stream.close(Ending.SHUTDOWN)
     await running
     assert (case.state, case.connection.calls) == (State.CLOSED, ["begin True", "abort", "stop"])
 
@@ -360,7 +364,7 @@ async def test_an_error_while_catching_up_ends_the_stream_and_is_logged(caplog: 
     case.pages = [RuntimeError("planted")]
     await case.run()
     await turns()
-    assert (case.state, case.stream.reason) == (State.CLOSED, "the stream failed: RuntimeError('planted')")
+    assert (case.state, case.stream.reason) == (State.CLOSED, Ending.FAILED)
     assert "a stream failed" in caplog.text
 
 
@@ -399,7 +403,7 @@ async def test_a_live_stream_was_sent_all_that_it_wants_up_to_the_last_dispatch(
             case.stream.lost(None)
             assert case.vacated == [(END + 5, 0)]
         case "close":
-            case.stream.close("one")
+            case.stream.close(Ending.SHUTDOWN)
             await turns(2)
             assert case.vacated == [(END + 5, 0)]
         case _:
@@ -429,7 +433,7 @@ async def test_a_full_connection_that_closes_is_lost_unless_its_rest_can_be_sent
 async def test_an_end_without_room_is_cut_and_a_lost_connection_gets_a_turn_to_be_noticed(left: int) -> None:
     case = await live()
     case.connection.closing, case.connection.left, case.connection.finishes = True, left, False
-    case.stream.close("one")
+    case.stream.close(Ending.SHUTDOWN)
     await turns(1)
     assert case.state is (State.CLOSED if left else State.CLOSING)
     await turns(1)
@@ -444,7 +448,7 @@ async def test_a_stream_that_is_closed_while_it_reads_does_not_join() -> None:
     await case.run()
     await turns()
     page.set_result(part(0, END))
-    case.stream.close("one")
+    case.stream.close(Ending.SHUTDOWN)
     assert case.state is State.CLOSING
     await turns()
     assert (case.state, case.is_live, case.connection.writes) == (State.CLOSED, False, [events.HEARTBEAT])

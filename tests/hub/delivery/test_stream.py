@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hub.auth.grant import CompiledGrant
+from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.stream import Stream
 from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
@@ -317,7 +318,7 @@ async def test_a_stream_that_leaves_during_a_dispatch_is_not_written_to(monkeypa
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
         await here.publish_and_see(connections[0])
-        connections[3].stream.close("test")
+        connections[3].stream.close(Ending.SHUTDOWN)
         await here.settle()
         assert [connection.ids for connection in connections] == [["1"], ["1"], ["1"], []]
         assert connections[3].ended
@@ -423,8 +424,8 @@ async def test_closing_ends_a_stream_in_any_state(blocked: bool) -> None:
             connection.block()
             await here.publish("a")
             await here.settle()
-        connection.stream.close("test")
-        connection.stream.close("twice")
+        connection.stream.close(Ending.SHUTDOWN)
+        connection.stream.close(Ending.SENT_MORE)
         if blocked:
             await here.settle()
             assert connection.task.done()  # there was no room for an end, and it did not wait
@@ -452,7 +453,7 @@ async def test_cancelling_its_task_from_outside_is_not_taken_for_a_wake_up() -> 
         assert here.hub.delivery.connection_count == 0
         both = await here.connect("a")
         await here.settle()
-        both.stream.close("at the same moment")
+        both.stream.close(Ending.SHUTDOWN)
         both.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await both.task
@@ -474,7 +475,7 @@ async def test_a_dispatch_that_fails_halfway_ends_all_streams_and_reconnecting_c
                 only.discard(other.stream.seat.id)
 
                 def halfway() -> Any:
-                    yield only, entries[0].frame
+                    yield only, 1, entries[0].frame
                     raise RuntimeError("out of order")
 
                 return halfway()
@@ -695,14 +696,14 @@ async def test_a_closed_stream_is_not_written_to(monkeypatch: pytest.MonkeyPatch
         await here.settle()
         await here.publish_and_see(connections[0])
         last = connections[3].stream
-        last.close("first")
-        last.close("second")
+        last.close(Ending.SHUTDOWN)
+        last.close(Ending.SENT_MORE)
         written = []
         monkeypatch.setattr(Stream, "write", lambda self, body, position: written.append(self))
         assert here.hub.delivery.live_count == 3
         await here.settle()
         assert last not in written
-        assert last.reason == "first"
+        assert last.reason is Ending.SHUTDOWN
 
 
 async def test_a_stream_that_leaves_during_a_round_of_heartbeats_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -740,7 +741,7 @@ async def test_waking_twice_cancels_once() -> None:
         await here.settle()
         connection.block()
         connection.stream.write(b":\n", here.hub.delivery.position)
-        connection.stream.close("test")
+        connection.stream.close(Ending.SHUTDOWN)
         await here.settle()
         assert connection.task.done()
         assert not connection.task.cancelled()

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from hub.auth.grant import CompiledGrant
 from hub.auth.signing import sign_classic_token
-from hub.delivery.observer import NoObserver
+from hub.delivery.endings import Ending
+from hub.delivery.observer import Observers
 from hub.delivery.seat import Seat
 from hub.delivery.subscriber import Subscriber
 from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
@@ -88,8 +89,7 @@ class Session(NamedTuple):
 
 def log_of(hub: Hub) -> EventLog:
     """Return the event log of a hub."""
-    assert isinstance(hub.observer, EventLog)
-    return hub.observer
+    return next(observer for observer in hub.observer.all if isinstance(observer, EventLog))
 
 
 def lines_of(folder: Path) -> list[Record]:
@@ -229,7 +229,11 @@ async def test_an_update_that_was_sent_just_before_the_end_counts(
         await here.settle()
         # The stream has no time to notice the room before it ends.
         connection.unblock()
-        {"close": lambda: connection.stream.close("a test"), "go": connection.go, "abort": connection.wire.abort}[end]()
+        {
+            "close": lambda: connection.stream.close(Ending.SHUTDOWN),
+            "go": connection.go,
+            "abort": connection.wire.abort,
+        }[end]()
     check(here, tmp_path)
     assert connection.ids == ["1"]
 
@@ -417,7 +421,7 @@ def kill(here: World) -> None:
     node = log_of(here.hub)
     assert node is not None
     assert node._task is not None
-    here.hub.observer = NoObserver()
+    here.hub.observer = Observers()
     node._task.cancel()
     node._thread.shutdown()
     node._directory.let_go()
@@ -590,7 +594,7 @@ async def test_without_the_setting_there_is_no_event_log(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     async with started() as app, follow(app, ("match", "a")):
         await publish_in(app, EVERYTHING, ("topic", "a"))
-        assert isinstance(app.state.hub.observer, NoObserver)
+        assert not any(isinstance(observer, EventLog) for observer in app.state.hub.observer.all)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -1050,7 +1054,7 @@ async def test_a_connection_without_room_during_the_closing_of_a_mark_gets_its_o
         monkeypatch.setattr(Directory, "step", meanwhile)
         connection.go()
         await until(lambda: 99 in log._sessions._left_out and log._sessions._open)
-        log.left(cast("Any", late), 0, 0)
+        log.left(cast("Any", late), 0, 0, Ending.CLIENT_LEFT)
     founds = [gap["found"] is None for gap in gaps_in(tmp_path)]
     assert sorted(founds) == [False, False, True, True]
 

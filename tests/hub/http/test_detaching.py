@@ -17,6 +17,7 @@ import uvloop
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 
 from hub import Settings, Update, create_app
+from hub.delivery.endings import Ending
 from hub.http import uvicorn_protocol
 from hub.http.asgi_connection import AsgiConnection
 from hub.http.sockets import tune
@@ -155,7 +156,7 @@ async def test_a_connection_can_be_reused_after_its_stream(http: Any) -> None:
         for _ in range(3):
             await until(lambda: hub.delivery.live_count == 1)
             transport = transport_of(streams(hub)[0])
-            hub.delivery.close_all("test")
+            hub.delivery.close_all(Ending.SHUTDOWN)
             assert [event async for event in reply.events()] == []
             assert reply.ended
             assert transport.get_write_buffer_limits() == (2**14, 2**16)  # asyncio's defaults again
@@ -172,7 +173,7 @@ async def test_a_connection_for_one_request_is_closed_after_its_stream(http: Any
     request_ = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     async with hub_served(http) as (hub, server), sent(server, request_.encode()) as reply:
         await until(lambda: hub.delivery.live_count == 1)
-        hub.delivery.close_all("test")
+        hub.delivery.close_all(Ending.SHUTDOWN)
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
@@ -184,7 +185,7 @@ async def test_a_connection_that_was_detached_has_the_usual_idle_timeout(monkeyp
         sent(server, GET) as reply,
     ):
         await until(lambda: app.state.hub.delivery.live_count == 1)
-        app.state.hub.delivery.close_all("test")
+        app.state.hub.delivery.close_all(Ending.SHUTDOWN)
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
@@ -196,7 +197,7 @@ async def test_a_server_that_shuts_down_closes_connections_after_their_streams()
         connections(app.state.hub)[0]._protocol.shutdown()
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
-        app.state.hub.delivery.close_all("test")
+        app.state.hub.delivery.close_all(Ending.SHUTDOWN)
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
@@ -231,7 +232,7 @@ async def test_a_pipelined_request_waits_for_the_stream_before_it() -> None:
     async with hub_served() as (hub, server), sent(server, GET + GET) as reply:
         await until(lambda: hub.delivery.live_count == 1)
         assert type(connections(hub)[0]) is AsgiConnection
-        hub.delivery.close_all("test")
+        hub.delivery.close_all(Ending.SHUTDOWN)
         assert [event async for event in reply.events()] == []
         await reply.read_head()
         await until(lambda: hub.delivery.live_count == 1)
@@ -607,7 +608,7 @@ def test_with_and_without_tls_updates_arrive_and_a_slow_reader_catches_up(
             for n in range(60):
                 assert (await reply.next_event()).data == str(n) + "x" * 100_000
             await until(lambda: hub.delivery.live_count == 1)
-            hub.delivery.close_all("test")
+            hub.delivery.close_all(Ending.SHUTDOWN)
             assert [event async for event in reply.events()] == []
             writer.close()
 

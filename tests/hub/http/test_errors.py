@@ -122,7 +122,7 @@ async def test_n91_n95_t46_an_invalid_token_gets_the_same_response_for_every_cau
             bodies.add(answer.body)
             [record] = [record for record in caplog.records if "request refused" in record.getMessage()]
             assert record.levelno == logging.WARNING
-            reasons.add(record.getMessage().partition("reason=")[2])
+            reasons.add(record.getMessage().partition("reason=")[2].partition(" request=")[0])
             assert token not in caplog.text
         assert len(bodies) == 1
         assert len(reasons) >= 9
@@ -143,7 +143,8 @@ async def test_n91_r53_the_log_has_the_cause(cause: str, told: str, caplog: pyte
     async with application() as app:
         await send(app, PUBLISH, bearer(INVALID[cause]))
     assert told in caplog.text
-    assert "method=POST status=401" in caplog.text
+    assert "status=401" in caplog.text
+    assert "method=POST" in caplog.text
 
 
 @DIALECTS
@@ -340,7 +341,7 @@ async def test_n94_errors_unrelated_to_the_token_have_no_challenge(
         assert_problem(answer, status, title)
         assert "www-authenticate" not in answer.headers
     refused = [record.levelno for record in caplog.records if "request refused" in record.getMessage()]
-    assert refused == ([logging.INFO] if title != title.title() or title == "Too large" else [])
+    assert refused == [logging.INFO]
 
 
 @DIALECTS
@@ -495,7 +496,8 @@ async def test_n163_r53_neither_tokens_nor_data_nor_payloads_are_logged(
         cookie = ("cookie", f"mercure_access_token={token}")
         assert (await ask(app, "POST", PATH, [FORM, cookie], b"topic=a")).status == 400
     assert "request refused" in caplog.text
-    assert "update published" in caplog.text
+    assert "updates published" in caplog.text
+    assert "update dispatched" in caplog.text
     assert private not in caplog.text
     assert "the-payload" not in caplog.text
     assert not [part for part in token.split(".") if part in caplog.text]
@@ -602,11 +604,11 @@ CLASSIC = classic_token(["a"])
 
 @DIALECTS
 async def test_r53_subscribers_that_come_and_go_are_logged(classic: bool, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "hub")
+    caplog.set_level(logging.DEBUG, "hub")
     async with application(classic=classic) as app:
         async with follow(app, ("match", "a"), ("match_urlpattern", "/:b")):
             [subscriber] = (seat.subscriber for seat in app.state.hub.delivery.audience)
-        lines = [record.getMessage() for record in caplog.records if subscriber.id in record.getMessage()]
+        lines = [record.getMessage() for record in caplog.records if f"id={subscriber.id}" in record.getMessage()]
     connected, disconnected = lines
     assert 'event="subscriber connected"' in connected
     assert "exact:a" in connected

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from hub import Settings, Update, create_app
+from hub.delivery.endings import Ending
 from hub.development import DEVELOPMENT_TOKEN
 from hub.http import open_connections, uvicorn_protocol
 from hub.http.open_connections import CONNECTIONS, OTHER_FILES, Connections
@@ -414,7 +415,7 @@ async def test_an_http_1_0_client_gets_no_chunks(http: Any) -> None:
             assert await asyncio.wait_for(reply.reader.readexactly(len(expected)), HANG) == expected
             await until(lambda: hub.delivery.live_count == 1)
             await publish(server, ("topic", "a"), ("data", "y"), ("id", "2"))
-            hub.delivery.close_all("test")
+            hub.delivery.close_all(Ending.SHUTDOWN)
             assert await asyncio.wait_for(reply.reader.read(), HANG) == b"id: 2\ndata: y\n\n"
         for path, status in ((PATH + "/health/live", 200), (PATH + "/debug/", 200), ("/x", 404)):
             head, _, body = (await said(server, f"GET {path} HTTP/1.0\r\n\r\n".encode())).partition(b"\r\n\r\n")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hub import Settings
 from hub.auth.grant import ANONYMOUS, CompiledGrant
+from hub.delivery.endings import Ending
 from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
@@ -221,7 +222,7 @@ class Crowd:
         seat = self.seats.pop(subscriber)
         self.readers.discard(subscriber)
         if seat is not None:
-            self.hub.delivery.vacate(seat, 0, 0)
+            self.hub.delivery.vacate(seat, 0, 0, Ending.CLIENT_LEFT)
         subscriber.leave()
 
     def check(self) -> None:

@@ -1,0 +1,112 @@
+"""Log lines about updates and connections: one for each connection that has ended.
+
+A line takes some 50 µs, so by default there is none for an update.
+
+Belongs here: the lines of an `Observer`.  Does not belong here: lines about requests
+that are refused (`http`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from hub import turns
+from hub.delivery.observer import Observer
+from hub.logs import DEBUGGED, current_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hub.delivery.audience import Audience
+    from hub.delivery.endings import Ending
+    from hub.delivery.observer import Sent
+    from hub.delivery.seat import Seat
+    from hub.history.base import Entry
+    from hub.protocol.updates import Update
+
+log = structlog.stdlib.get_logger("hub")
+
+SHOWN_MATCHERS: Final = 5
+"""Matchers of a connection that its line shows."""
+MOST_TRACED: Final = 10_000
+"""Updates whose `traceparent` is kept until they are dispatched."""
+
+
+class LogLines(Observer):
+    """The log lines of one node.
+
+    If `publishes` is true, requests to publish are logged at level info, and otherwise
+    at debug.  At debug, each update has a line too, when it was dispatched.  `clock`
+    returns monotonic seconds.
+    """
+
+    def __init__(self, audience: Audience, *, publishes: bool, clock: Callable[[], float]) -> None:
+        self._audience = audience
+        self._publish_level = logging.INFO if publishes else logging.DEBUG
+        self._clock = clock
+        # The `traceparent` of updates that this node has published, by their ids.
+        self._traced: OrderedDict[str, str] = OrderedDict()
+
+    def published(self, updates: Sequence[Update], seconds: float) -> None:
+        """Log a request to publish."""
+        if not DEBUGGED.isEnabledFor(self._publish_level):
+            return
+        first = updates[0]
+        log.log(
+            self._publish_level,
+            "updates published",
+            updates=len(updates),
+            first_id=first.id,
+            first_topic=f"{first.topics[0]:.200}",
+            private=first.private,
+            ms=round(1_000 * seconds, 3),
+        )
+        request = current_request.get()
+        traceparent = request.context.traceparent if request is not None else ""
+        if traceparent and DEBUGGED.isEnabledFor(logging.DEBUG):
+            self._traced.update((update.id, traceparent) for update in updates)
+            while len(self._traced) > MOST_TRACED:
+                self._traced.popitem(last=False)
+
+    def seated(self, seat: Seat, position: int) -> None:
+        """Log the beginning of a connection."""
+        if DEBUGGED.isEnabledFor(logging.DEBUG):
+            log.debug("subscriber connected", **_about(seat))
+
+    def left(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
+        """Log the end of a connection."""
+        if DEBUGGED.isEnabledFor(logging.INFO):
+            seconds = round(self._clock() - seat.came, 3)
+            log.info("subscriber disconnected", reason=str(reason), seconds=seconds, **_about(seat))
+
+    async def dispatched(self, entries: list[Entry], sent: Sent) -> None:
+        """Log each update, with the number of subscribers who receive it."""
+        if not DEBUGGED.isEnabledFor(logging.DEBUG):
+            return
+        pace = turns.Portion(turns.FOUND_TOPICS)
+        for entry in entries:
+            update = entry.update
+            subscribed, receivers = await self._audience.reach(update, pace)
+            fields = {"traceparent": trace} if (trace := self._traced.pop(update.id, None)) else {}
+            log.debug(
+                "update dispatched" if subscribed else "update dispatched: it has no subscriber",
+                id=update.id,
+                topics=[f"{topic:.200}" for topic in update.topics[:SHOWN_MATCHERS]],
+                type=update.type,
+                private=update.private,
+                receivers=receivers,
+                without_grant=subscribed - receivers,
+                **fields,
+            )
+
+
+def _about(seat: Seat) -> dict[str, object]:
+    """Return the fields about a connection, and about the request that began it."""
+    subscriber = seat.subscriber
+    matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in subscriber.subscribed[:SHOWN_MATCHERS]]
+    fields = subscriber.log_context.fields(subscriber.grant.subject) if subscriber.log_context is not None else {}
+    return {"id": subscriber.id, "first_matchers": matchers, **fields}
