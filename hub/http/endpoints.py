@@ -39,7 +39,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hub import turns
-from hub.auth.grant import DETAIL_TYPE
+from hub.auth.grant import ANONYMOUS, DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
 from hub.delivery.subscriber import Subscriber, client_at
 from hub.errors import (
@@ -473,7 +473,9 @@ async def _logged(decision: Coroutine[Any, Any, CompiledGrant], action: Action) 
     """Return the grant that a decision allows, and log it; a refusal is logged too."""
     grant = await decision
     matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in getattr(grant, action)]
-    fields = {"subject": grant.subject.strip()} if grant.subject else {}
+    fields: dict[str, Any] = {"subject": grant.subject.strip()} if grant.subject else {}
+    if grant is ANONYMOUS:
+        fields["anonymous"] = True
     log.info(f"allowed to {action}", grants=len(matchers), first_grants=matchers[:5], **grant.token, **fields)
     return grant
 

@@ -1,0 +1,295 @@
+"""Log lines: what they say about a request, a connection and an update."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from base64 import urlsafe_b64decode
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from hub.delivery import log_lines
+from hub.delivery.log_lines import LogLines
+from hub.development import DEVELOPMENT_KEY
+from hub.logs import JsonFormatter, LoggedRequest, current_request, log_to_stdlib
+from hub.protocol.updates import Update
+from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.hub.signing import sign
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.anyio
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Lines]:
+    """The hub's lines in JSON, from level info on."""
+    caplog.set_level(logging.INFO, "hub")
+    log_to_stdlib("json")
+    yield Lines(caplog)
+    log_to_stdlib()
+
+
+class Lines:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def at(self, level: int) -> None:
+        self._caplog.set_level(level, "hub")
+
+    @property
+    def records(self) -> list[logging.LogRecord]:
+        return [record for record in self._caplog.records if record.name == "hub"]
+
+    @property
+    def all(self) -> list[dict[str, Any]]:
+        found = [json.loads(JsonFormatter().format(record)) for record in self.records]
+        return [line for line in found if "DEVELOPMENT" not in line["event"]]
+
+    def of(self, *events: str) -> list[dict[str, Any]]:
+        return [line for line in self.all if line["event"] in events]
+
+
+# -- about a request
+
+
+async def test_r53_a_line_has_the_fields_of_its_request(lines: Lines) -> None:
+    token = current_token(["a"], subject="ann")
+    more = [("Origin", "https://hub.example"), ("X-Request-Id", "abc-1"), ("traceparent", TRACE)]
+    async with application() as app:
+        assert (await ask(app, "POST", PATH, [FORM, bearer(token), *more], b"topic=b")).status == 403
+    [line] = lines.of("request refused")
+    assert line.pop("time")
+    assert line.pop("process")
+    assert line.pop("reason").startswith("the token or session does not allow publishing to")
+    assert line == {
+        "level": "warning",
+        "event": "request refused",
+        "status": 403,
+        "request": "abc-1",
+        "address": "127.0.0.1",
+        "method": "POST",
+        "path": PATH,
+        "origin": "https://hub.example",
+        "traceparent": TRACE,
+        "subject": "https://issuer.example ann",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("X-Request-Id", ["", "a b", "a" * 129, "é", 'a"', "a\n"]),
+        ("traceparent", ["", TRACE[:-1], TRACE.upper(), TRACE + "-x", "a" * 1_000]),
+    ],
+)
+async def test_a_malformed_id_of_a_client_is_left_out(name: str, values: list[str], lines: Lines) -> None:
+    async with application() as app:
+        for value in values:
+            await ask(app, "GET", f"{PATH}/nothing", [(name, value)])
+    found = lines.of("request refused")
+    assert len(found) == len(values)
+    assert not {line.get("traceparent", "") for line in found} - {""}
+    assert len({line["request"] for line in found}) == len(values)  # random ones
+    assert all(len(line["request"]) == 16 for line in found)
+
+
+async def test_texts_of_clients_are_cut_off(lines: Lines) -> None:
+    async with application() as app:
+        await ask(app, "GET", f"{PATH}/{'x' * 1_000}", [("Origin", "https://" + "o" * 1_000)])
+    [line] = lines.of("request refused")
+    assert (len(line["path"]), len(line["origin"])) == (200, 200)
+
+
+async def test_all_lines_of_a_request_have_one_id_and_other_lines_have_none(lines: Lines) -> None:
+    async with application(log_decisions=True, log_publishes=True) as app:
+        for _ in range(2):
+            await publish(app, current_token(["a"]), ("topic", "a"))
+        structlog.stdlib.get_logger("hub").info("on its own")
+    decisions, requests = lines.of("allowed to publish"), lines.of("updates published")
+    assert [line["request"] for line in decisions] == [line["request"] for line in requests]
+    assert len({line["request"] for line in requests}) == 2
+    [other] = lines.of("on its own")
+    assert "request" not in other
+    assert current_request.get() is None
+
+
+async def test_the_addresses_and_subjects_of_clients_can_be_left_out(lines: Lines) -> None:
+    log_to_stdlib("json", with_clients=False)
+    token = current_token(["a"], subject="ann")
+    async with application(log_decisions=True, log_publishes=True) as app:
+        async with follow(app, ("match", "a"), headers=[bearer(token)]):
+            await publish(app, token, ("topic", "a"))
+        await ask(app, "POST", PATH, [FORM, bearer(token)], b"topic=b")
+    events = {line["event"] for line in lines.all}
+    assert events == {
+        "allowed to subscribe",
+        "allowed to publish",
+        "updates published",
+        "request refused",
+        "subscriber disconnected",
+    }
+    assert not any(
+        text in record.getMessage() for record in lines.records for text in ("127.0.0.1", "ann", "the-token")
+    )
+
+
+def _id_of(token: str) -> str:
+    payload = token.split(".")[1]
+    id: str = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["jti"]
+    return id
+
+
+# -- decisions
+
+
+async def test_decisions_are_logged_if_wanted(lines: Lines) -> None:
+    token = current_token(["a"], ["b", ("mqtt", "c/#")], subject="ann")
+    async with application(log_decisions=True) as app:
+        async with follow(app, ("match", "a"), headers=[bearer(token)]), follow(app, ("match", "a")):
+            pass
+        await publish(app, classic_token(["a"]), ("topic", "a"))
+        await ask(app, "POST", PATH, [FORM, bearer("nonsense")], b"topic=a")
+    known, anonymous = lines.of("allowed to subscribe")
+    assert (known["issuer"], known["token_id"]) == ("https://issuer.example", _id_of(token))
+    assert known["subject"] == "https://issuer.example ann"
+    assert (known["grants"], known["first_grants"]) == (2, ["exact:b", "mqtt:c/#"])
+    assert anonymous["anonymous"] is True
+    [classic] = lines.of("allowed to publish")
+    assert {"issuer", "token_id", "anonymous"}.isdisjoint(classic)
+    assert [line["status"] for line in lines.of("request refused")] == [401]
+
+
+async def test_a_decision_names_the_key_of_the_token(lines: Lines) -> None:
+    claims = {"mercure": {"publish": ["*"]}, "iss": "x" * 1_000, "jti": 7}
+    async with application(log_decisions=True) as app:
+        await publish(app, sign(claims, key=DEVELOPMENT_KEY, header={"alg": "HS256", "kid": "k1"}), ("topic", "a"))
+    [line] = lines.of("allowed to publish")
+    assert (line["key"], len(line["issuer"]), "token_id" in line) == ("k1", 200, False)
+
+
+async def test_without_the_settings_neither_decisions_nor_publishes_are_logged(lines: Lines) -> None:
+    async with application() as app, follow(app, ("match", "a")) as stream:
+        for _ in range(10):
+            await publish(app, current_token(["a"]), ("topic", "a"))
+            await stream.next_event()
+    # One line for the connection, and none for a delivery.
+    assert [line["event"] for line in lines.all] == ["subscriber disconnected"]
+
+
+# -- CORS
+
+
+@pytest.mark.parametrize("allowed", [(), ("https://app.example",)])
+async def test_a_page_that_cors_does_not_allow_is_logged(allowed: tuple[str, ...], lines: Lines) -> None:
+    foreign = ("Origin", "https://evil.example")
+    async with application(cors_origins=allowed) as app:
+        for origin in (foreign, ("Origin", "https://hub.example"), *(("Origin", one) for one in allowed)):
+            await ask(app, "GET", f"{PATH}?match=a", [origin])
+        await ask(app, "OPTIONS", PATH, [foreign, ("Access-Control-Request-Method", "POST")])
+    [page] = [line for line in lines.all if line["event"].startswith("refused by CORS")]
+    assert page["origin"] == "https://evil.example"
+    preflight = next(line for line in lines.all if line["event"].startswith("request refused"))
+    assert (preflight["origin"], preflight["method"]) == ("https://evil.example", "OPTIONS")
+    assert preflight["status"] == (400 if allowed else 405)
+
+
+# -- connections and updates
+
+
+async def test_a_connection_has_one_line_with_its_request(lines: Lines) -> None:
+    token = current_token(subscribe=["a"], subject="ann")
+    headers = [bearer(token), ("X-Request-Id", "r1"), ("Origin", "https://hub.example")]
+    async with application() as app, follow(app, ("match", "a"), headers=headers):
+        pass
+    [line] = lines.all
+    assert line["event"] == "subscriber disconnected"
+    assert line["reason"] == "the client went away"
+    assert 0 <= line["seconds"] < 60
+    assert line["first_matchers"] == ["exact:a"]
+    assert [line[name] for name in ("request", "address", "method", "path", "origin", "subject")] == [
+        "r1",
+        "127.0.0.1",
+        "GET",
+        PATH,
+        "https://hub.example",
+        "https://issuer.example ann",
+    ]
+
+
+async def test_at_debug_an_update_has_a_line_with_its_receivers(lines: Lines) -> None:
+    lines.at(logging.DEBUG)
+    reads, token = current_token(subscribe=["a"]), current_token(["*"])
+    async with (
+        application(subscriptions=False) as app,
+        follow(app, ("match", "a"), headers=[bearer(reads)]) as stream,
+        follow(app, ("match", "a")),
+        follow(app, ("match", "b")),
+    ):
+        for fields in ([("topic", "a"), ("private", "on")], [("topic", "a"), ("topic", "b")], [("topic", "c")]):
+            await ask(app, "POST", PATH, [FORM, bearer(token), ("traceparent", TRACE)], _form(fields))
+        await publish(app, token, ("topic", "a"), ("data", "last"))
+        await stream.until("last")
+    found = lines.of("update dispatched", "update dispatched: it has no subscriber")
+    assert [(line["receivers"], line["without_grant"]) for line in found] == [(1, 1), (3, 0), (0, 0), (2, 0)]
+    assert [line["event"] == "update dispatched" for line in found] == [True, True, False, True]
+    assert [line.get("traceparent") for line in found] == [TRACE, TRACE, TRACE, None]
+    assert [line["traceparent"] for line in lines.of("updates published")[:3]] == [TRACE] * 3
+
+
+def _form(fields: list[tuple[str, str]]) -> bytes:
+    return "&".join(f"{name}={value}" for name, value in fields).encode()
+
+
+def test_the_traces_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
+    lines.at(logging.DEBUG)
+    monkeypatch.setattr(log_lines, "MOST_TRACED", 3)
+    observer = LogLines(None, publishes=False, clock=lambda: 0.0)  # type: ignore[arg-type]
+    reset = current_request.set(LoggedRequest([(b"traceparent", TRACE.encode())], None, "POST", "/"))
+    observer.published([Update(("a",), id=str(n)) for n in range(5)], 0.0)
+    current_request.reset(reset)
+    assert list(observer._traced) == ["2", "3", "4"]
+
+
+# -- formats
+
+
+def test_json_lines_of_other_loggers_have_the_same_form() -> None:
+    try:
+        raise ValueError("one\ntwo\x1b[2J\u202e\x7f\u2028")
+    except ValueError:
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "in %s", ("a\nb\x1b",), sys.exc_info())
+    text = JsonFormatter().format(record)
+    assert text.isascii()
+    assert text.isprintable()  # one line, and nothing that steers a terminal
+    line = json.loads(text)
+    assert (line["level"], line["event"], line["logger"]) == ("error", "in a\nb\x1b", "uvicorn.error")
+    assert line["exception"].endswith("ValueError: one\ntwo\x1b[2J\u202e\x7f\u2028")
+    assert line["time"].endswith("+00:00")
+
+
+def test_a_json_line_of_the_hub_begins_with_time_level_process_and_event(lines: Lines) -> None:
+    try:
+        raise ValueError("planted\x7f\u202e")
+    except ValueError:
+        structlog.stdlib.get_logger("hub").exception("failed", text='a"\n\u2028', list=["b"], number=1, other=object)
+    [record] = lines.records
+    text = JsonFormatter().format(record)
+    assert text.isascii()
+    assert text.isprintable()
+    line = json.loads(text)
+    assert [*line][:4] == ["time", "level", "process", "event"]
+    assert (line["event"], line["text"], line["list"], line["number"]) == ("failed", 'a"\n\u2028', ["b"], 1)
+    assert line["exception"].endswith("ValueError: planted\x7f\u202e")
+
+
+def test_a_message_that_looks_like_an_object_cannot_forge_members() -> None:
+    forged = '{"event":"x","level":"error"}'
+    record = logging.LogRecord("uvicorn.error", logging.INFO, "", 0, forged, (), None)
+    assert json.loads(JsonFormatter().format(record))["event"] == forged
