@@ -231,8 +231,8 @@ def _json(_: Any, __: str, fields: EventDict) -> tuple[tuple[str], dict[str, Any
 
 
 def _dumps(fields: EventDict) -> str:
-    # json escapes all control characters but this one, and all that is not ASCII.
-    return json.dumps(fields, default=repr, separators=(",", ":")).replace("\x7f", "\\u007f")
+    # json escapes control characters, and all that is not ASCII.
+    return json.dumps(fields, default=repr, separators=(",", ":"))
 
 
 def printable(text: str) -> str:

@@ -13,10 +13,11 @@ import structlog
 
 from hub.delivery import log_lines
 from hub.delivery.log_lines import LogLines
+from hub.delivery.stream import Stream
 from hub.development import DEVELOPMENT_KEY
 from hub.logs import JsonFormatter, LoggedRequest, current_request, log_to_stdlib
 from hub.protocol.updates import Update
-from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish, scope_of
 from tests.hub.signing import sign
 
 if TYPE_CHECKING:
@@ -117,6 +118,41 @@ async def test_all_lines_of_a_request_have_one_id_and_other_lines_have_none(line
     assert len({line["request"] for line in requests}) == 2
     [other] = lines.of("on its own")
     assert "request" not in other
+    assert current_request.get() is None
+
+
+async def test_the_fields_of_a_line_count_before_those_of_its_request(lines: Lines) -> None:
+    reset = current_request.set(LoggedRequest([], ("1.2.3.4", 5), "GET", "/"))
+    structlog.stdlib.get_logger("hub").info("a network", address="fe80::/64")
+    current_request.reset(reset)
+    [line] = lines.all
+    assert (line["address"], line["method"]) == ("fe80::/64", "GET")
+
+
+async def test_the_subject_is_known_in_requests_that_the_router_answers(lines: Lines) -> None:
+    async with application() as app:
+        await ask(app, "GET", f"{PATH}/subscriptions", [bearer(current_token(subject="ann"))])
+    [line] = lines.of("request refused")
+    assert (line["status"], line["subject"]) == (403, "https://issuer.example ann")
+
+
+async def test_lines_after_a_request_are_not_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    run = Stream.run
+
+    async def watched(stream: Stream, head: Any) -> None:
+        seen.append(current_request.get())
+        await run(stream, head)
+
+    async def send(_: object) -> None:
+        seen.append(current_request.get())
+
+    monkeypatch.setattr(Stream, "run", watched)
+    async with application() as app:
+        async with follow(app, ("match", "a")):
+            assert seen == [None]
+        await app(scope_of("GET", f"{PATH}/health/live", []), send, send)  # type: ignore[arg-type]
+    assert seen[1] is not None
     assert current_request.get() is None
 
 
@@ -230,7 +266,7 @@ async def test_at_debug_an_update_has_a_line_with_its_receivers(lines: Lines) ->
         application(subscriptions=False) as app,
         follow(app, ("match", "a"), headers=[bearer(reads)]) as stream,
         follow(app, ("match", "a")),
-        follow(app, ("match", "b")),
+        follow(app, ("match", "b"), headers=[bearer(reads)]),
     ):
         for fields in ([("topic", "a"), ("private", "on")], [("topic", "a"), ("topic", "b")], [("topic", "c")]):
             await ask(app, "POST", PATH, [FORM, bearer(token), ("traceparent", TRACE)], _form(fields))
