@@ -79,10 +79,10 @@ class RequestError(HubError):
     reason: str = ""
     """The cause for the hub's log, if the client must not see it; else ""."""
 
-    @property
-    def name(self) -> str:
-        """A name for metrics: the title, as in `invalid_token`."""
-        return self.title.lower().replace(" ", "_")
+    @classmethod
+    def kind(cls) -> str:
+        """Return a name for metrics: the title, as in `invalid_token`."""
+        return cls.title.lower().replace(" ", "_")
 
     def retry_after(self, seconds: float) -> Self:
         """Set the header Retry-After to `seconds`, and return this error.

@@ -137,6 +137,10 @@ class Hub:
         self.shutdown = Shutdown(self.delivery, drain=settings.drain, clock=clock, random=random)
         self.health = Health(history, self.shutdown, clock=clock)
 
+    def observe(self, observer: Observer) -> None:
+        """Add an observer, before the hub runs."""
+        self.observer.all += (observer,)
+
     # -- updates
 
     async def publish(self, *updates: Update, grant: CompiledGrant | None = None) -> None:

@@ -21,7 +21,7 @@ or any predicate decides, or criteria on a message's fields (`FieldFilter`):
 
 from __future__ import annotations
 
-from skipfilter.container import SkipFilter
+from skipfilter.container import CacheInfo, SkipFilter
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
 from skipfilter.explanation import Explanation
 from skipfilter.fields import FieldFilter
@@ -45,6 +45,7 @@ from skipfilter.sources import Index, Source
 __all__ = [
     "MATCHERS",
     "Amqp",
+    "CacheInfo",
     "CompiledSelector",
     "Everything",
     "Exact",

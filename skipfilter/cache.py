@@ -164,6 +164,11 @@ class SegmentedCache(Generic[Key, Entry]):
         self._new.clear()
         self._kept_bytes = self._new_bytes = 0
 
+    @property
+    def size(self) -> int:
+        """The bytes of all entries."""
+        return self._new_bytes + self._kept_bytes
+
     def __len__(self) -> int:
         return len(self._kept) + len(self._new)
 

@@ -19,7 +19,7 @@ Source: K. Burns, skipfilter (Go), 2022.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from skipfilter.entries import Entries
 from skipfilter.errors import not_copied
@@ -37,6 +37,17 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
+
+
+class CacheInfo(NamedTuple):
+    """How the cache of a filter is used."""
+
+    entries: int
+    """The number of cached keys."""
+    size: int
+    """About how many bytes their bitmaps take."""
+    misses: int
+    """How often a key was asked for that was not cached."""
 
 
 class SkipFilter(Generic[Value, Key]):
@@ -246,6 +257,16 @@ class SkipFilter(Generic[Value, Key]):
             return self._entries.forget(key)
 
     # -- for people
+
+    def cache_info(self) -> CacheInfo:
+        """Return how many keys are cached, the bytes of their bitmaps, and the misses.
+
+        >>> even = SkipFilter(lambda value, key: value % key == 0)
+        >>> even.match_any(2), even.match_any(2), even.cache_info()
+        ([], [], CacheInfo(entries=1, size=0, misses=1))
+        """
+        with self._lock:
+            return CacheInfo(len(self._entries), self._entries.size, self._entries.misses)
 
     def selectors(self, value: Value) -> tuple[Selector, ...]:
         """Return the selectors that `value` declares, each once, as text.

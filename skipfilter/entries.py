@@ -106,12 +106,19 @@ class Entries(Generic[Value, Key]):
         # Decided once, because isinstance with a protocol takes microseconds.
         self._index = source if isinstance(source, Index) else None
         self._source = None if isinstance(source, Index) else source
+        self.misses = 0
+        """How often a key had no entry."""
         self._cache: SegmentedCache[Key, _Entry] = SegmentedCache(
             capacity, max_bytes, kept_only=self._index is not None
         )
 
     def __len__(self) -> int:
         return len(self._cache)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the bitmaps take."""
+        return self._cache.size
 
     def clear(self) -> None:
         """Forget all keys."""
@@ -156,6 +163,7 @@ class Entries(Generic[Value, Key]):
         values = self._values
         end = values.next_id
         if entry is None:
+            self.misses += 1
             lists = self._index.posting_lists(key, 0)
             if not values.alive and any(lists):
                 raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
@@ -183,6 +191,8 @@ class Entries(Generic[Value, Key]):
         nothing has changed.
         """
         assert self._source is not None
+        if entry is None:
+            self.misses += 1
         end, removals = self._values.next_id, self._values.removals
         fresh = self._source.matching(key, 0 if entry is None else entry.cursor)
         if isinstance(fresh, BitMap64):

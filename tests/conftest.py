@@ -194,6 +194,11 @@ class HubProcess:
     def _word_after(self, name: str) -> str:
         return next(line.split()[1] for line in self.welcome.splitlines() if line.startswith(name))
 
+    @property
+    def metrics_url(self) -> str:
+        """Where its metrics are, if HUB_METRICS_PORT is set."""
+        return self._word_after("Metrics")
+
     def log(self) -> str:
         self._stderr.seek(0)
         return self._stderr.read()

@@ -109,6 +109,7 @@ class Authorizer:
         self._issuers = self._open_issuers()
         # The cache, by action, resource and digest of the token.  The sum of the costs
         # is at most `cached_tokens`.
+        self.lookups = self.misses = 0  # questions to the cache, and those that it could not answer
         self._verified: LRUCache[tuple[Action, str, bytes], _Verified] = LRUCache(
             settings.cached_tokens, getsizeof=lambda verified: verified.cost
         )
@@ -135,6 +136,11 @@ class Authorizer:
 
     def _open(self, name: str, keys: Keys) -> KeySource:
         return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic, dev=self._settings.dev)
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """The number of cached tokens, and about how many bytes they take."""
+        return len(self._verified), int(1_000 * self._verified.currsize)
 
     def forget(self) -> None:
         """Empty the cache of verified tokens, which also frees their matchers.
@@ -193,7 +199,9 @@ class Authorizer:
         # The same token may be used for both actions and for several resources.
         slot = (action, resource, hashlib.sha256(token.encode("ascii")).digest())
         verified = self._verified.get(slot)
+        self.lookups += 1
         if verified is None or not verified.is_good(self._clock()):
+            self.misses += 1
             try:
                 verified = await self._verify(action, token, resource)
             except MALFORMED as error:

@@ -28,6 +28,8 @@ from skipfilter.text import example
 
 if TYPE_CHECKING:
     from hub.hub import Hub
+    from hub.metrics.board import Board
+    from hub.metrics.server import MetricsServer
     from hub.settings.description import Description
 
 main = app()
@@ -110,17 +112,50 @@ def serve(
         # If a later step fails, the listener is closed.
         with contextlib.ExitStack() as on_failure:
             listener = on_failure.enter_context(_listen(host, port, address))
-            served = server_app(settings)
+            metrics = _open_metrics(settings, workers)
+            if metrics is not None:
+                on_failure.callback(metrics.server.close)
+            served = server_app(settings, metrics and metrics.board.slots[0])
             check_files(settings)
             on_failure.pop_all()
-    typer.echo(_welcome(served.hub, f"http://{_authority(host, listener)}"))
+    typer.echo(_welcome(served.hub, f"http://{_authority(host, listener)}", metrics.server.url if metrics else ""))
     sys.stdout.flush()
     warn_of_files(wanted, settings)
     if workers > 1:
         with listener:
-            raise typer.Exit(supervise(workers, lambda: run(server_app(settings), listener, detach=detach)))
+
+            def work(number: int) -> None:
+                run(server_app(settings, metrics and metrics.board.slots[number]), listener, detach=detach)
+
+            also: dict[str, Any] = {}
+            if metrics is not None:
+                also = {"ended": metrics.board.clear_gauges, "beside": metrics.server.serve}
+            raise typer.Exit(supervise(workers, work, **also))
+    if metrics is not None:
+        metrics.server.start()
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
         run(served, listener, detach=detach)
+
+
+class _Metrics(NamedTuple):
+    """The metrics of all workers, and the server that serves them."""
+
+    board: Board
+    server: MetricsServer
+
+
+def _open_metrics(settings: Settings, workers: int) -> _Metrics | None:
+    """Return the metrics, or None if they are not wanted.
+
+    Raises OSError if their server cannot listen.
+    """
+    if settings.metrics_port is None:
+        return None
+    from hub.metrics.board import Board
+    from hub.metrics.server import MetricsServer
+
+    board = Board(workers)
+    return _Metrics(board, MetricsServer(board, settings.metrics_host, settings.metrics_port))
 
 
 class _Address(NamedTuple):
@@ -189,7 +224,7 @@ def _history_place(settings: Settings) -> str:
     return f"in {url.scheme} at {url.netloc.rpartition('@')[2]}"  # without the password
 
 
-def _welcome(hub: Hub, url: str) -> str:
+def _welcome(hub: Hub, url: str, metrics_url: str) -> str:
     """Return what to print at the start: addresses and, in development, examples."""
     settings = hub.settings
     lines = [
@@ -198,6 +233,8 @@ def _welcome(hub: Hub, url: str) -> str:
         f"History   {_history_place(settings)}: the last {settings.history_updates:,} updates, "
         f"of {settings.history_bytes / 2**20:.0f} MiB at most",
     ]
+    if metrics_url:
+        lines.append(f"Metrics   {metrics_url}")
     if settings.event_log:
         lines.append(f"Events    in {Path(settings.event_log).absolute()}")
     if settings.debugger:

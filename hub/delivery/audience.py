@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.turns import Pace
-    from skipfilter import CompiledSelector, Selector
+    from skipfilter import CacheInfo, CompiledSelector, Selector
 
 Role: TypeAlias = Literal["subscribed", "granted"]
 Key: TypeAlias = tuple[Role, str]
@@ -67,6 +67,9 @@ class Audience:
         self._filter: SkipFilter[Seat, Key] = SkipFilter(
             self._index, capacity=2 * cached_topics, max_bytes=cached_topics_bytes, lock=nullcontext()
         )
+        self._cached = self._filter.bitmap
+        self.lookups = 0
+        """The number of questions to the cache."""
         # The prefix of the topics of presence updates.
         self._presence_prefix = subscriptions_path(urlsplit(base_url).path) + "/"
 
@@ -98,6 +101,10 @@ class Audience:
     def __len__(self) -> int:
         return len(self._filter)
 
+    def cache_info(self) -> CacheInfo:
+        """Return how the cache of topics is used."""
+        return self._filter.cache_info()
+
     def __iter__(self) -> Iterator[Seat]:
         """Iterate over all present seats, oldest first."""
         return iter(self._filter)
@@ -112,7 +119,7 @@ class Audience:
         Lets other tasks run at the `pace`.  They may remove seats whose ids are in the
         result.
         """
-        find = self._find(topics)
+        find, lookups = self._find(topics), 0
         # A private update needs a subscription, and of those seats a grant.
         for role in _PRIVATE if private else _PUBLIC:
             found = BitMap64()
@@ -122,9 +129,12 @@ class Audience:
                 if pace.is_over():
                     await pace.pause()
                 ids = find((role, topic))  # a bitmap of our own
+                lookups += 1
                 ids &= among
                 found = found | ids if found else ids
             among = found
+        if find is self._cached:
+            self.lookups += lookups
         return among
 
     async def reach(self, update: Update, pace: Pace) -> tuple[int, int]:
@@ -162,7 +172,7 @@ class Audience:
         """Return the function that finds the ids of a key, for these topics."""
         # Each presence update has a new topic.  Caching it would only evict topics that
         # are in use.
-        return self._index.bitmap if topics[0].startswith(self._presence_prefix) else self._filter.bitmap
+        return self._index.bitmap if topics[0].startswith(self._presence_prefix) else self._cached
 
 
 class SeatIndex:

@@ -78,7 +78,7 @@ class Delivery:
         self._turns = turns  # of clients whose connections read the history
         self._live = live
         self._announcer = announcer
-        self._follower = Follower(history, audience, live, observer, random=random)
+        self._follower = Follower(history, audience, live, observer, clock=clock, random=random)
         self._heartbeats = Heartbeats(live, interval=heartbeat, clock=clock)
         self._left = asyncio.Event()  # set when the next connection has left
 

@@ -45,11 +45,21 @@ T = TypeVar("T")
 class Follower:
     """The way from the history of one node to its live seats, and to its readers."""
 
-    def __init__(self, history: History, audience: Audience, live: Live, observer: Observer, *, random: Random) -> None:
+    def __init__(
+        self,
+        history: History,
+        audience: Audience,
+        live: Live,
+        observer: Observer,
+        *,
+        clock: Callable[[], float],
+        random: Random,
+    ) -> None:
         self._history = history
         self._audience = audience
         self._live = live
         self._observer = observer
+        self._clock = clock
         self._random = random
         self._pages = Pages(history)
         self.is_ready = False
@@ -108,7 +118,9 @@ class Follower:
         """
         live = self._live
         while after != (position := live.position):
+            began = self._clock()
             page = await self._retry(partial(self._pages.read, after))
+            self._observer.read(self._clock() - began)
             entries = [entry for entry in page if entry.position <= live.position]
             if entries:
                 return Page(entries, forgotten=page.forgotten)

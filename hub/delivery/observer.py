@@ -69,6 +69,12 @@ class Observer:
     def caught_up(self, seconds: float) -> None:
         """Note that a stream is live after it has read the history for `seconds`."""
 
+    def read(self, seconds: float) -> None:
+        """Note that a page of the history was read."""
+
+    def decided(self, seconds: float) -> None:
+        """Note that the function of the application has decided."""
+
     def refused(self, reason: str) -> None:
         """Note that a request was refused; `reason` is one of a few names."""
 
@@ -121,6 +127,16 @@ class Observers(Observer):
         """Pass the event on."""
         for observer in self.all:
             observer.caught_up(seconds)
+
+    def read(self, seconds: float) -> None:
+        """Pass the event on."""
+        for observer in self.all:
+            observer.read(seconds)
+
+    def decided(self, seconds: float) -> None:
+        """Pass the event on."""
+        for observer in self.all:
+            observer.decided(seconds)
 
     def refused(self, reason: str) -> None:
         """Pass the event on."""

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import sys
 from concurrent.futures import CancelledError, wait
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -26,11 +27,14 @@ from hub.http import problems
 from hub.http.authorization import Authorization
 from hub.http.cors import cors
 from hub.http.endpoints import Endpoints
+from hub.http.gauges import gauges
 from hub.http.open_connections import CONNECTIONS, Connections
 from hub.http.request import TOKENS, Request
 from hub.http.response import SERVER_SEND
 from hub.hub import Hub
 from hub.logs import configure_log, current_request, log_beside_uvicorn
+from hub.metrics.board import Board
+from hub.metrics.recorder import Recorder
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import selectors_of, take_tokens
 from hub.protocol.updates import Update, require_updates
@@ -38,7 +42,7 @@ from hub.settings.sources import Sources
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
     from typing import Unpack
 
     from starlette.requests import Request as StarletteRequest
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from hub.history.base import History
     from hub.http.authorization import Authorize
     from hub.http.request import Answer
+    from hub.metrics.board import Slot
     from hub.protocol.data import Data, Matchers
     from hub.settings import Settings
 
@@ -74,8 +79,18 @@ class HubApplication:
     and without a token.
     """
 
-    def __init__(self, hub: Hub, authorize: Authorize | None = None) -> None:
+    def __init__(self, hub: Hub, authorize: Authorize | None = None, slot: Slot | None = None) -> None:
         self.hub = hub
+        self._connections: Connections | None = None  # those of the hub's own protocol
+        # The metrics of this process alone, if no supervisor has a board.
+        self._board: Board | None = None
+        self.metrics_url = ""
+        """Where the metrics of this process are served; "" if they are not."""
+        if slot is None and hub.settings.metrics_port is not None and _may_serve_metrics():
+            self._board = Board()
+            slot = self._board.slots[0]
+        if slot is not None:
+            hub.observe(Recorder(slot, lambda: gauges(hub, self._connections)))
         self._authorization = Authorization(hub, authorize)
         self._has_reported = False  # that its path lacks that of its mount
         self._loop: asyncio.AbstractEventLoop | None = None  # while the hub runs
@@ -195,7 +210,7 @@ class HubApplication:
         if scope["type"] == "lifespan" and "state" in scope:
             # uvicorn passes this state to the protocol of each connection.
             settings = self.hub.settings
-            scope["state"][CONNECTIONS] = Connections(
+            scope["state"][CONNECTIONS] = self._connections = Connections(
                 max_header_fields=settings.max_header_fields,
                 max_head=settings.max_head,
                 refused=self.hub.observer.refused,
@@ -295,13 +310,41 @@ class HubApplication:
         wait indefinitely at shutdown, because an event stream does not end by itself.
         """
         try:
-            async with self.hub.running():
-                self._loop = asyncio.get_running_loop()
-                with before_signals(self.hub.shutdown.begin):
-                    yield
+            with self._metrics():
+                async with self.hub.running():
+                    self._loop = asyncio.get_running_loop()
+                    with before_signals(self.hub.shutdown.begin):
+                        yield
         finally:
             self._loop = None
             self._authorization.close()
+
+    @contextmanager
+    def _metrics(self) -> Iterator[None]:
+        """Serve the metrics of this process inside of the context, if it has a board.
+
+        If that fails, the hub works without them.
+        """
+        if self._board is None:
+            yield
+            return
+        from hub.metrics.server import MetricsServer
+
+        settings = self.hub.settings
+        try:
+            server = MetricsServer(self._board, settings.metrics_host, settings.metrics_port or 0)
+        except OSError as error:
+            log.error("no metrics", reason=str(error))
+            yield
+            return
+        self.metrics_url = server.url
+        log.info("metrics are served", url=server.url)
+        server.start()
+        try:
+            yield
+        finally:
+            server.close()
+            self._board.close()
 
 
 def create_app(
@@ -333,14 +376,17 @@ def create_app(
     return HubApplication(Hub(settings, history), authorize)
 
 
-def server_app(settings: Settings) -> HubApplication:
+def server_app(settings: Settings, slot: Slot | None = None) -> HubApplication:
     """Return the application of a hub that a server serves alone.
+
+    `slot` takes its metrics; if it is None, the application serves them itself, if the
+    settings have a port for them.
 
     Raises `ConfigurationError` as `create_app` does, and if nobody could publish.
     """
     settings.require_publishers()
     settings.require_subscribers()
-    return HubApplication(Hub(settings, open_history(settings.history_url, settings.retention)))
+    return HubApplication(Hub(settings, open_history(settings.history_url, settings.retention)), slot=slot)
 
 
 def _warn_of_development(settings: Settings) -> None:
@@ -369,6 +415,21 @@ def app_from_environment() -> HubApplication:
     except ConfigurationError as error:
         print(f"hub: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _may_serve_metrics() -> bool:
+    """Return whether this process alone serves the hub, as far as it can know.
+
+    Each of the workers of uvicorn would serve its own numbers, and only one of them
+    could have the port.
+    """
+    if multiprocessing.parent_process() is None:
+        return True
+    log.warning(
+        "no metrics: this process is a worker of another server, which cannot add up the numbers of all; "
+        "`skipfilter serve --workers` can"
+    )
+    return False
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:

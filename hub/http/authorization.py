@@ -148,6 +148,7 @@ class Authorization:
         query.
         """
         seconds = self._hub.settings.authorize_timeout
+        began = self._hub.delivery.clock()
         try:
             async with asyncio.timeout(seconds) as timeout:
                 grant = await self._call(authorize, StarletteRequest(request.scope))
@@ -157,6 +158,8 @@ class Authorization:
             if not timeout.expired():
                 raise  # it is the function's own
             raise Undecided(f"authorize has not returned within {seconds:g} s (authorize_timeout)") from None
+        finally:
+            self._hub.observer.decided(self._hub.delivery.clock() - began)
         if grant is not None and not isinstance(grant, Grant):
             raise TypeError(f"authorize returned a {type(grant).__name__}: it must return a Grant or None")
         return grant

@@ -171,8 +171,8 @@ class Endpoints:
                 grant, wanted = await self._wanted(request)
             cursor = wanted.last_event_id
             log_context = request.logged.context if DEBUGGED.isEnabledFor(logging.INFO) else None
-            if log_context is not None and log_context.origin:
-                self._check_cors(request, log_context.origin)
+            for origin in header_values(request.headers, b"origin"):
+                self._check_cors(request, origin.decode("latin-1"))
             subscriber, preceding = await hub.subscribe(
                 wanted.selectors,
                 grant,
@@ -188,7 +188,7 @@ class Endpoints:
             # Not 503: EventSource reconnects after the end of a stream, with the same
             # cursor, but never after a 503.
             log.warning("a stream ended before it began", title=error.title, reason=error.reason)
-            hub.observer.refused(error.name)
+            hub.observer.refused(error.kind())
             ended = Response(hub.admission.first_bytes(), headers=NOT_STORED, media_type="text/event-stream")
             ended.raw_headers += _cursor(cursor)
             return request.answer(ended)

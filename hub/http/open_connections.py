@@ -63,6 +63,7 @@ class Connections:
         self.open = 0  # the number of open connections
         self.waiting: dict[Waiting, None] = {}  # those without a request in progress, longest wait first
         self.host: bytes | None = None  # the last valid Host field of any connection
+        self.cut = 0  # the number of connections that were closed for newer ones
         self._closed = 0  # connections closed for newer ones since the last log line
         self._report: asyncio.TimerHandle | None = None  # the next log line; None if none is due
 
@@ -88,6 +89,7 @@ class Connections:
     def _count_closed(self) -> None:
         """Count a closed connection, and log it unless a line was logged recently."""
         self._closed += 1
+        self.cut += 1
         if self._report is None:
             log.warning(
                 f"the limit of {self.limit} open connections is reached: each new one closes the one that has been "

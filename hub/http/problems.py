@@ -31,7 +31,7 @@ def respond(error: RequestError | HTTPException, request: Request, hub: Hub) -> 
         level = logging.INFO if error.challenge is None else logging.WARNING
         reason = error.reason or str(error)
         log.log(level, "request refused", status=error.status, reason=reason)
-        hub.observer.refused(error.name)
+        hub.observer.refused(error.kind())
         headers = dict(error.headers)
         if error.challenge is not None:
             # If there are public URLs, the request's origin is one of them: others were

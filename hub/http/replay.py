@@ -194,6 +194,7 @@ class Replay:
                 continue
             if self._metadata and part.end // base.EPOCH != leap:  # a new epoch has begun; its name is not known
                 return
+            self._delivery.observer.sent(len(part.wanted), part.size)
             comments = await self._comments(seat, part.wanted, epoch) if self._metadata else [b""] * len(part.wanted)
             for comment, entry in zip(comments, part.wanted, strict=True):
                 frames += (comment, entry.frame) if comment else (entry.frame,)

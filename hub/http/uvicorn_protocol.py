@@ -492,7 +492,7 @@ class HttpProtocol(HttpToolsProtocol):
         in_progress = cycle is not None and not cycle.response_complete
         address = self.client[0] if self.client else ""
         log.info("request refused", status=error.status, reason=str(error), address=address)
-        self.shared.refused(error.name)
+        self.shared.refused(error.kind())
         self._forget_head()
         if in_progress and not cycle.more_body:
             self._ends = True

@@ -51,6 +51,12 @@ class PublishWindow:
         self._turn = asyncio.Lock()
 
     @property
+    def in_flight(self) -> int:
+        """The number of updates that have taken room and are not dispatched yet."""
+        self._settle()
+        return self._updates
+
+    @property
     def newest(self) -> int:
         """The position of the newest update that was dispatched, or accepted here."""
         return max(self._live.position, self._newest)

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -39,19 +40,30 @@ _RESTART_SECONDS: Final = 1.0
 """Minimum time between two starts of a worker."""
 
 
-def supervise(count: int, work: Callable[[], None]) -> int:
+def supervise(
+    count: int,
+    work: Callable[[int], None],
+    *,
+    ended: Callable[[int], None] = lambda _: None,
+    beside: Callable[[], None] | None = None,
+) -> int:
     """Run `work` in `count` processes until SIGINT or SIGTERM.
 
-    Both signals are forwarded to the workers as SIGTERM.  A worker that dies is
-    restarted.  But if a worker ends with STARTUP_FAILURE, and none has ever ended in
-    another way, the hub cannot start: all workers are ended.
+    Each gets its number, from 0 on.  Both signals are forwarded to the workers as
+    SIGTERM.  A worker that dies is restarted with the same number, after `ended` was
+    called with that.  But if a worker ends with STARTUP_FAILURE, and none has ever
+    ended in another way, the hub cannot start: all workers are ended.
+
+    `beside` runs in one more process, which is restarted too, and is killed when all
+    workers have ended.
 
     Returns the exit status: 0 if the workers ended cleanly at the shutdown, otherwise
     the highest of their statuses and signal numbers.
 
     Must be called while the process has no other threads, because it forks.
     """
-    workers: dict[int, float] = {}  # pid -> when it was started
+    workers: dict[int, tuple[int, float]] = {}  # pid -> its number, and when it was started
+    helper = 0  # the pid of the process beside the workers; 0 if there is none
     signals = 0  # how many were received
     has_served = False  # whether a worker did not fail to start: then a failure may be temporary
     alive, parent = os.pipe()  # only the parent holds `parent` open; nothing is written to it
@@ -66,27 +78,38 @@ def supervise(count: int, work: Callable[[], None]) -> int:
 
     handled = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def start() -> None:
+    def fork(task: Callable[[], None]) -> int:
+        """Return the pid of a new process that runs `task`."""
+        if (pid := os.fork()) == 0:
+            os.close(parent)
+            _work(task, alive, handled)
+        return pid
+
+    def start(number: int) -> None:
         """Fork a worker, unless a signal was received."""
         # Without the block, a signal could arrive before the new worker is listed.
         signal.pthread_sigmask(signal.SIG_BLOCK, handled)
-        if signals:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
-            return
-        if (pid := os.fork()) == 0:
-            os.close(parent)
-            _work(work, alive, handled)
-        workers[pid] = time.monotonic()
+        if not signals:
+            workers[fork(partial(work, number))] = number, time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
 
     status = 0
     try:
-        for _ in range(count):
-            start()
+        if beside is not None:
+            helper = fork(beside)
+        for number in range(count):
+            start(number)
         while workers:
             pid, exit = os.waitpid(-1, 0)
-            lived = time.monotonic() - workers.pop(pid)
             code = os.waitstatus_to_exitcode(exit)
+            if pid == helper and beside is not None:
+                log.error("the process that serves metrics died and is restarted", pid=pid, status=code)
+                time.sleep(_RESTART_SECONDS)
+                helper = fork(beside)
+                continue
+            number, started = workers.pop(pid)
+            ended(number)
+            lived = time.monotonic() - started
             has_served = has_served or code != STARTUP_FAILURE
             # 1. The hub is shutting down.
             # 2. The hub cannot start: shut it down.
@@ -100,8 +123,11 @@ def supervise(count: int, work: Callable[[], None]) -> int:
                 log.error("a worker died and is restarted", pid=pid, status=code)
                 if lived < _RESTART_SECONDS:
                     time.sleep(_RESTART_SECONDS - lived)
-                start()
+                start(number)
     finally:
+        if helper:
+            os.kill(helper, signal.SIGKILL)
+            os.waitpid(helper, 0)
         os.close(parent)
         os.close(alive)
         for number, handler in handled.items():

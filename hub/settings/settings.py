@@ -417,6 +417,15 @@ class Settings(BaseModel):
     issuer, the id and the key of its token.
     """
 
+    metrics_port: Annotated[int | None, Unit("port")] = Field(default=None, ge=0, le=65_535)
+    """The port on which Prometheus finds metrics, at /metrics; 0 for any free port.  If
+    it is not set, there are none.
+
+    With `skipfilter serve --workers`, they are the sums over all processes.
+    """
+    metrics_host: str = "127.0.0.1"
+    """The address for metrics.  Anyone who can reach it can read them."""
+
     max_header_fields: Annotated[int, Unit("header fields")] = Field(default=100, ge=10, le=10_000)
     """The maximum number of header fields in a request, including its trailers.  More
     get 431.
@@ -511,7 +520,7 @@ class Settings(BaseModel):
     @classmethod
     def _refuse_booleans(cls, value: object, info: ValidationInfo) -> object:
         # For pydantic, true is the number 1.
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float, int | None):
             raise ValueError("should be a number")
         return value
 

@@ -225,7 +225,7 @@ def fork_and_signal():
     os.kill(os.getpid(), signal.SIGTERM)  # which comes when it is let through
     return fork()
 os.fork = fork_and_signal
-sys.exit(workers.supervise(4, lambda: time.sleep(600)))
+sys.exit(workers.supervise(4, lambda number: time.sleep(600)))
 """)
     assert done.returncode == 0
 
@@ -235,7 +235,7 @@ def test_a_worker_is_restarted_until_it_can_start(tmp_path: Path) -> None:
     done = supervised(f"""
 workers._RESTART_SECONDS = 0
 starts = {str(tmp_path / "starts")!r}
-def work():
+def work(number):
     with open(starts, "a") as file:
         file.write("x")
     match os.path.getsize(starts):

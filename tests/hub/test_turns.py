@@ -107,7 +107,7 @@ async def walk(
         clock.work()
         return BitMap64()
 
-    audience._filter.bitmap = bitmap  # type: ignore[method-assign, assignment]
+    audience._cached = bitmap  # type: ignore[assignment]
     ticket = Ticket(Shares(Settings(dev=True), clock=clock), Client(client))
     reading = Reading(read, audience, audience.seat(Subscriber((), CompiledGrant(), 0, ticket=ticket)), 0, shared, fair)
     while (part := await reading.next()) is not None:
