@@ -11,7 +11,7 @@ import sys
 import tempfile
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-QUIET = {"HUB_SUBSCRIPTIONS": "0", "HUB_METRICS_PORT": "0"}
+QUIET: dict[str, Any] = {"HUB_SUBSCRIPTIONS": "0", "HUB_METRICS_PORT": "0"}
 
 
 async def test_r50_one_process_serves_its_metrics(start_hub: type[HubProcess]) -> None:
@@ -52,57 +52,56 @@ async def test_r50_one_process_serves_its_metrics(start_hub: type[HubProcess]) -
         await metrics_at(hub.metrics_url)
 
 
-async def test_r50_the_metrics_of_workers_are_added_up_and_those_of_a_killed_one_stay(tmp_path: Path) -> None:
-    hub = HubProcess("--workers", "2", HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db", **QUIET)
+async def test_r50_the_metrics_of_workers_are_added_up_and_those_of_a_killed_one_stay(
+    start_hub: type[HubProcess], tmp_path: Path
+) -> None:
+    hub = start_hub("--workers", "2", HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db", **QUIET)
     hub.may_fail = True
-    try:
-        async with AsyncExitStack() as stack:
-            streams: list[Reply] = [
-                await stack.enter_async_context(await subscribe(hub, ("topic", "a"))) for _ in range(20)
-            ]
-            for n in range(10):
-                await publish(hub, ("topic", "a"), ("data", str(n)))
-            for stream in streams:
-                for _ in range(10):
-                    await stream.next_event()
-            before = await metrics_at(hub.metrics_url)
-            assert before["mercure_subscribers_connected"] == before["mercure_subscribers_total"] == 20
-            assert before["mercure_updates_total"] == before["hub_history_updates"] == 10
-            assert before["hub_deliveries_total{live}"] + before["hub_deliveries_total{history}"] == 200
-            assert before["hub_processes"] == 2
+    async with AsyncExitStack() as stack:
+        streams: list[Reply] = [
+            await stack.enter_async_context(await subscribe(hub, ("topic", "a"))) for _ in range(20)
+        ]
+        for n in range(10):
+            await publish(hub, ("topic", "a"), ("data", str(n)))
+        for stream in streams:
+            for _ in range(10):
+                await stream.next_event()
+        before = await metrics_at(hub.metrics_url)
+        assert before["mercure_subscribers_connected"] == before["mercure_subscribers_total"] == 20
+        assert before["mercure_updates_total"] == before["hub_history_updates"] == 10
+        assert before["hub_deliveries_total{live}"] + before["hub_deliveries_total{history}"] == 200
+        assert before["hub_processes"] == 2
 
-            serving, *workers = children_of(hub.process.pid)  # the first one serves the metrics
-            os.kill(workers[0], signal.SIGKILL)
-            await until(lambda: "a worker died and is restarted" in hub.log())
-            dead = await metrics_at(hub.metrics_url)
-            lost = 20 - dead["mercure_subscribers_connected"]
-            assert 0 <= lost <= 20
-            await until(lambda: len(children_of(hub.process.pid)) == 3)
-            while (again := await metrics_at(hub.metrics_url))["hub_processes"] < 2:
-                pass
+        serving, *workers = children_of(hub.process.pid)  # the first one serves the metrics
+        os.kill(workers[0], signal.SIGKILL)
+        await until(lambda: "a worker died and is restarted" in hub.log())
+        dead = await metrics_at(hub.metrics_url)
+        lost = 20 - dead["mercure_subscribers_connected"]
+        assert 0 <= lost <= 20
+        await until(lambda: len(children_of(hub.process.pid)) == 3)
+        while (again := await metrics_at(hub.metrics_url))["hub_processes"] < 2:
+            pass
 
-            # The counts of the killed worker stay, and the new one counts on.
-            for found in (dead, again):
-                assert found["mercure_subscribers_total"] == 20
-                assert found["mercure_updates_total"] == 10
-                assert found["hub_publish_seconds_count"] == 10
-                assert found["hub_publish_seconds_sum"] == before["hub_publish_seconds_sum"]
-                assert all(value >= before[name] for name, value in found.items() if "_total" in name)
-            assert again["mercure_subscribers_connected"] == 20 - lost
-            for _ in range(20):
-                await stack.enter_async_context(await subscribe(hub, ("topic", "b")))
-            last = await metrics_at(hub.metrics_url)
-            assert last["mercure_subscribers_total"] == 40
-            assert last["mercure_subscribers_connected"] == 40 - lost
+        # The counts of the killed worker stay, and the new one counts on.
+        for found in (dead, again):
+            assert found["mercure_subscribers_total"] == 20
+            assert found["mercure_updates_total"] == 10
+            assert found["hub_publish_seconds_count"] == 10
+            assert found["hub_publish_seconds_sum"] == before["hub_publish_seconds_sum"]
+            assert all(value >= before[name] for name, value in found.items() if "_total" in name)
+        assert again["mercure_subscribers_connected"] == 20 - lost
+        for _ in range(20):
+            await stack.enter_async_context(await subscribe(hub, ("topic", "b")))
+        last = await metrics_at(hub.metrics_url)
+        assert last["mercure_subscribers_total"] == 40
+        assert last["mercure_subscribers_connected"] == 40 - lost
 
-            # The process that serves them is restarted too.
-            os.kill(serving, signal.SIGKILL)
-            await until(lambda: "the process that serves metrics died and is restarted" in hub.log())
-            assert (await metrics_at(hub.metrics_url))["mercure_subscribers_total"] == 40
-        assert hub.stop() == 0
-        assert hub.log().count("died") == 2
-    finally:
-        hub.close()
+        # The process that serves them is restarted too.
+        os.kill(serving, signal.SIGKILL)
+        await until(lambda: "the process that serves metrics died and is restarted" in hub.log())
+        assert (await metrics_at(hub.metrics_url))["mercure_subscribers_total"] == 40
+    assert hub.stop() == 0
+    assert hub.log().count("died") == 2
 
 
 async def test_r50_each_node_on_redis_counts_its_own(start_hub: type[HubProcess]) -> None:
