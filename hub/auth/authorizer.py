@@ -105,8 +105,9 @@ class Authorizer:
         self._claims = ClaimsParser(settings, clock)
         self._clock = clock
         self._monotonic = monotonic
-        self._classic = self._open_classic()
-        self._issuers = self._open_issuers()
+        self._classic = self._open_classic(settings)
+        self._issuers = self._open_issuers(settings)
+        self._generation = 0  # of the keys
         # The cache, by action, resource and digest of the token.  The sum of the costs
         # is at most `cached_tokens`.
         self.lookups = self.misses = 0  # questions to the cache, and those that it could not answer
@@ -114,16 +115,16 @@ class Authorizer:
             settings.cached_tokens, getsizeof=lambda verified: verified.cost
         )
 
-    def _open_classic(self) -> dict[Action, KeySource]:
+    def _open_classic(self, settings: Settings) -> dict[Action, KeySource]:
         opened: dict[Action, KeySource] = {}
         for action, role in _ROLES.items():
-            if keys := self._settings.classic_keys(role):
+            if keys := settings.classic_keys(role):
                 opened[action] = self._open(f"{role}_jwks_url" if keys.key is None else f"{role}_key", keys)
         return opened
 
-    def _open_issuers(self) -> dict[str, dict[Action, KeySource]]:
+    def _open_issuers(self, settings: Settings) -> dict[str, dict[Action, KeySource]]:
         opened: dict[str, dict[Action, KeySource]] = {}
-        for issuer in self._settings.issuers:
+        for issuer in settings.issuers:
             name = f"issuer {issuer.id!r}"
             roles = opened[issuer.id] = {}
             if issuer.keys:
@@ -149,11 +150,29 @@ class Authorizer:
         """
         self._verified.clear()
 
+    async def take_keys(self, settings: Settings) -> None:
+        """Take the issuers and keys of `settings` instead of the present ones.
+
+        Key files are read, and key sets are fetched when they are next needed.  Tokens
+        are verified again when they are next used.  Open streams go on.
+
+        Raises ConfigurationError, and changes nothing, if a key is not usable.
+        """
+        classic, issuers = self._open_classic(settings), self._open_issuers(settings)
+        before = self._sources()
+        self._classic, self._issuers = classic, issuers
+        self._generation += 1
+        self.forget()
+        for source in before:
+            await source.aclose()
+
+    def _sources(self) -> list[KeySource]:
+        return [source for roles in (self._classic, *self._issuers.values()) for source in roles.values()]
+
     async def aclose(self) -> None:
         """Close all sources of keys."""
-        for roles in (self._classic, *self._issuers.values()):
-            for source in roles.values():
-                await source.aclose()
+        for source in self._sources():
+            await source.aclose()
 
     async def authorize(
         self,
@@ -202,12 +221,14 @@ class Authorizer:
         self.lookups += 1
         if verified is None or not verified.is_good(self._clock()):
             self.misses += 1
+            generation = self._generation
             try:
                 verified = await self._verify(action, token, resource)
             except MALFORMED as error:
                 raise InvalidToken(_reason(error)) from error
-            # A larger one does not fit into the cache, and is verified each time.
-            if verified.cost <= self._verified.maxsize:
+            # A larger one does not fit into the cache, and is verified each time.  One
+            # whose keys were replaced meanwhile must not stay.
+            if verified.cost <= self._verified.maxsize and generation == self._generation:
                 self._verified[slot] = verified
         return verified.grant
 

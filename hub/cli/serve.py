@@ -20,9 +20,10 @@ from hub.errors import ConfigurationError
 from hub.http.application import server_app
 from hub.http.endpoints import DEBUGGER
 from hub.logs import log_to_stderr
-from hub.process.server import check_files, fitting, run, warn_of_files
+from hub.process.server import check_files, fitting, run, warn_of_files, with_new_keys
 from hub.process.workers import supervise
 from hub.settings import Settings
+from hub.settings.sources import Sources
 from hub.settings.variable_names import variable
 from skipfilter.text import example
 
@@ -89,6 +90,8 @@ def serve(
     """Serve a hub until SIGINT or SIGTERM.
 
     Its streams then end over HUB_DRAIN seconds.  A second signal ends them at once.
+    SIGHUP does the same if the hub was started from a terminal; otherwise, the hub
+    reads its keys again.
 
     A setting comes from its option, from its variable, from the file that
     HUB_..._FILE names (for secrets), from --env-file, or from --config; the first one
@@ -114,27 +117,35 @@ def serve(
             listener = on_failure.enter_context(_listen(host, port, address))
             metrics = _open_metrics(settings, workers)
             if metrics is not None:
-                on_failure.callback(metrics.server.close)
+                on_failure.callback(metrics.close)
             served = server_app(settings, metrics and metrics.board.slots[0])
             check_files(settings)
             on_failure.pop_all()
     typer.echo(_welcome(served.hub, f"http://{_authority(host, listener)}", metrics.server.url if metrics else ""))
     sys.stdout.flush()
     warn_of_files(wanted, settings)
-    if workers > 1:
-        with listener:
 
-            def work(number: int) -> None:
-                run(server_app(settings, metrics and metrics.board.slots[number]), listener, detach=detach)
+    def read_again() -> Settings:
+        """Read all sources again; raise ConfigurationError if they are wrong."""
+        return fitting(Sources(flags, config=config, env_file=env_file).settings())
 
-            also: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        if metrics is not None:
+            stack.callback(metrics.close)
+        if workers == 1:
             if metrics is not None:
-                also = {"ended": metrics.board.clear_gauges, "beside": metrics.server.serve}
-            raise typer.Exit(supervise(workers, work, **also))
-    if metrics is not None:
-        metrics.server.start()
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
-        run(served, listener, detach=detach)
+                metrics.server.start()
+            with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
+                run(served, listener, detach=detach, read_again=read_again)
+            return
+        stack.enter_context(listener)
+
+        def work(number: int) -> None:
+            slot = metrics and metrics.board.slots[number]
+            run(server_app(with_new_keys(settings, read_again), slot), listener, detach=detach, read_again=read_again)
+
+        beside = metrics and metrics.server.serve
+        raise typer.Exit(supervise(workers, work, beside=beside, ended=metrics and metrics.board.clear_gauges))
 
 
 class _Metrics(NamedTuple):
@@ -142,6 +153,11 @@ class _Metrics(NamedTuple):
 
     board: Board
     server: MetricsServer
+
+    def close(self) -> None:
+        """Stop serving them."""
+        self.server.close()
+        self.board.close()
 
 
 def _open_metrics(settings: Settings, workers: int) -> _Metrics | None:

@@ -9,7 +9,7 @@ import asyncio
 import multiprocessing
 import sys
 from concurrent.futures import CancelledError, wait
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 
+KEYS_FAILED: Final = "the keys cannot be read again, so those before count"
+
 _SECURITY_HEADERS: Final = [
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
@@ -82,18 +84,15 @@ class HubApplication:
     def __init__(self, hub: Hub, authorize: Authorize | None = None, slot: Slot | None = None) -> None:
         self.hub = hub
         self._connections: Connections | None = None  # those of the hub's own protocol
-        # The metrics of this process alone, if no supervisor has a board.
-        self._board: Board | None = None
         self.metrics_url = ""
         """Where the metrics of this process are served; "" if they are not."""
-        if slot is None and hub.settings.metrics_port is not None and _may_serve_metrics():
-            self._board = Board()
-            slot = self._board.slots[0]
+        self._slot = slot
         if slot is not None:
-            hub.observe(Recorder(slot, lambda: gauges(hub, self._connections)))
+            self._record(slot)
         self._authorization = Authorization(hub, authorize)
         self._has_reported = False  # that its path lacks that of its mount
         self._loop: asyncio.AbstractEventLoop | None = None  # while the hub runs
+        self._tasks: set[asyncio.Task[None] | None] = set()  # so that they are not collected
         endpoints = Endpoints(hub, self._authorization)
         self._methods = endpoints.by_method()  # method -> endpoint, for the hub's own path
         self._cors = cors(hub.settings)
@@ -194,6 +193,29 @@ class HubApplication:
         has forgotten updates before they were read.
         """
         return self.hub.read(selectors_of(topics, matchers), last_event_id, waits=wait)
+
+    def read_keys_soon(self, read_again: Callable[[], Settings]) -> None:
+        """Take the keys of the settings that `read_again` returns, in a moment.
+
+        May be called from a signal handler.  Logs the result.  Does nothing while the
+        hub does not run.
+        """
+        if (loop := self._loop) is not None:
+            loop.call_soon_threadsafe(lambda: self._tasks.add(loop.create_task(self._read_keys(read_again))))
+
+    async def _read_keys(self, read_again: Callable[[], Settings]) -> None:
+        settings = self.hub.settings
+        try:
+            new = await asyncio.to_thread(read_again)
+            await self.hub.authorizer.take_keys(new)
+        except ConfigurationError as error:
+            log.error(KEYS_FAILED, reason=str(error))
+            return
+        finally:
+            self._tasks.discard(asyncio.current_task())
+        log.info("the keys were read again")
+        if changed := settings.other_changes(new):
+            log.warning("other settings have changed: they count after a restart", settings=", ".join(changed))
 
     # -- ASGI
 
@@ -319,32 +341,34 @@ class HubApplication:
             self._loop = None
             self._authorization.close()
 
+    def _record(self, slot: Slot) -> None:
+        self.hub.observe(Recorder(slot, lambda: gauges(self.hub, self._connections)))
+
     @contextmanager
     def _metrics(self) -> Iterator[None]:
-        """Serve the metrics of this process inside of the context, if it has a board.
+        """Count and serve metrics inside of the context, if this process alone does.
 
-        If that fails, the hub works without them.
+        If they cannot be served, the hub works without them.
         """
-        if self._board is None:
+        settings = self.hub.settings
+        if settings.metrics_port is None or self._slot is not None or not _may_serve_metrics():
             yield
             return
         from hub.metrics.server import MetricsServer
 
-        settings = self.hub.settings
-        try:
-            server = MetricsServer(self._board, settings.metrics_host, settings.metrics_port or 0)
-        except OSError as error:
-            log.error("no metrics", reason=str(error))
-            yield
-            return
-        self.metrics_url = server.url
-        log.info("metrics are served", url=server.url)
-        server.start()
-        try:
-            yield
-        finally:
-            server.close()
-            self._board.close()
+        with closing(Board()) as board:
+            try:
+                server = MetricsServer(board, settings.metrics_host, settings.metrics_port)
+            except OSError as error:
+                log.error("no metrics", reason=str(error))
+                yield
+                return
+            with closing(server):
+                self._record(board.slots[0])
+                self.metrics_url = server.url
+                log.info("metrics are served", url=server.url)
+                server.start()
+                yield
 
 
 def create_app(

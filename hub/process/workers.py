@@ -36,6 +36,7 @@ STARTUP_FAILURE: Final = 3
 
 Another attempt would fail in the same way.
 """
+TERMINAL_CLOSED: Final = "the terminal was closed, so the hub shuts down"
 _RESTART_SECONDS: Final = 1.0
 """Minimum time between two starts of a worker."""
 
@@ -44,15 +45,18 @@ def supervise(
     count: int,
     work: Callable[[int], None],
     *,
-    ended: Callable[[int], None] = lambda _: None,
+    ended: Callable[[int], None] | None = None,
     beside: Callable[[], None] | None = None,
 ) -> int:
     """Run `work` in `count` processes until SIGINT or SIGTERM.
 
     Each gets its number, from 0 on.  Both signals are forwarded to the workers as
-    SIGTERM.  A worker that dies is restarted with the same number, after `ended` was
-    called with that.  But if a worker ends with STARTUP_FAILURE, and none has ever
-    ended in another way, the hub cannot start: all workers are ended.
+    SIGTERM.  So is SIGHUP if a terminal has sent it.  Otherwise SIGHUP is forwarded
+    unchanged, unless this process was told to ignore it.
+
+    A worker that dies is restarted with the same number, after `ended` was called with
+    that.  But if a worker ends with STARTUP_FAILURE, and none has ever ended in another
+    way, the hub cannot start: all workers are ended.
 
     `beside` runs in one more process, which is restarted too, and is killed when all
     workers have ended.
@@ -62,59 +66,94 @@ def supervise(
 
     Must be called while the process has no other threads, because it forks.
     """
-    workers: dict[int, tuple[int, float]] = {}  # pid -> its number, and when it was started
-    helper = 0  # the pid of the process beside the workers; 0 if there is none
-    signals = 0  # how many were received
-    has_served = False  # whether a worker did not fail to start: then a failure may be temporary
-    alive, parent = os.pipe()  # only the parent holds `parent` open; nothing is written to it
+    processes = _Processes(work, beside)
+    try:
+        processes.start_beside()
+        for number in range(count):
+            processes.start(number)
+        return processes.watch(ended or (lambda _: None))
+    finally:
+        processes.close()
 
-    def forward(*_: object) -> None:
-        """Send SIGTERM to all workers."""
-        nonlocal signals
-        signals += 1
-        for pid in workers:
+
+class _Processes:
+    """The workers, the process beside them, and the signals that they get."""
+
+    def __init__(self, work: Callable[[int], None], beside: Callable[[], None] | None) -> None:
+        self._work = work
+        self._beside = beside
+        self._workers: dict[int, tuple[int, float]] = {}  # pid -> its number, and when it was started
+        self._helper = 0  # the pid of the process beside them; 0 if there is none
+        self._signals = 0  # how many were received to end the workers
+        # Only this process holds `_parent` open; nothing is written to it.
+        self._alive, self._parent = os.pipe()
+        self._handled = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
+            self._handled[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hang_up)
+
+    # -- signals
+
+    def _forward(self, number: int) -> None:
+        for pid in self._workers:
             with contextlib.suppress(ProcessLookupError):  # it has ended already
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, number)
 
-    handled = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    def _stop(self, *_: object) -> None:
+        """End all workers."""
+        self._signals += 1
+        self._forward(signal.SIGTERM)
 
-    def fork(task: Callable[[], None]) -> int:
-        """Return the pid of a new process that runs `task`."""
-        if (pid := os.fork()) == 0:
-            os.close(parent)
-            _work(task, alive, handled)
-        return pid
+    def _hang_up(self, *_: object) -> None:
+        """End all workers, or have them read their keys again."""
+        if has_terminal():
+            log.info(TERMINAL_CLOSED)
+            self._stop()
+        else:
+            self._forward(signal.SIGHUP)
 
-    def start(number: int) -> None:
+    # -- processes
+
+    def start(self, number: int) -> None:
         """Fork a worker, unless a signal was received."""
         # Without the block, a signal could arrive before the new worker is listed.
-        signal.pthread_sigmask(signal.SIG_BLOCK, handled)
-        if not signals:
-            workers[fork(partial(work, number))] = number, time.monotonic()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._handled)
+        if not self._signals:
+            self._workers[self._fork(partial(self._work, number))] = number, time.monotonic()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
 
-    status = 0
-    try:
-        if beside is not None:
-            helper = fork(beside)
-        for number in range(count):
-            start(number)
-        while workers:
+    def start_beside(self) -> None:
+        """Fork the process beside the workers, if there is one."""
+        if self._beside is not None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, self._handled)
+            self._helper = self._fork(self._beside)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
+
+    def _fork(self, task: Callable[[], None]) -> int:
+        """Return the pid of a new process that runs `task`; the signals are blocked."""
+        if (pid := os.fork()) == 0:
+            os.close(self._parent)
+            _work(task, self._alive, self._handled)
+        return pid
+
+    def watch(self, ended: Callable[[int], None]) -> int:
+        """Restart what dies until the workers have ended; return the exit status."""
+        status, has_served = 0, False  # whether a worker did not fail to start: then a failure may be temporary
+        while self._workers:
             pid, exit = os.waitpid(-1, 0)
             code = os.waitstatus_to_exitcode(exit)
-            if pid == helper and beside is not None:
+            if pid == self._helper:
                 log.error("the process that serves metrics died and is restarted", pid=pid, status=code)
                 time.sleep(_RESTART_SECONDS)
-                helper = fork(beside)
+                self.start_beside()
                 continue
-            number, started = workers.pop(pid)
+            number, started = self._workers.pop(pid)
             ended(number)
             lived = time.monotonic() - started
             has_served = has_served or code != STARTUP_FAILURE
             # 1. The hub is shutting down.
             # 2. The hub cannot start: shut it down.
             # 3. A worker has died: restart it.
-            if signals:
+            if self._signals:
                 status = max(status, 0 if code == -signal.SIGTERM else abs(code))
             elif code == STARTUP_FAILURE and not has_served:
                 status = code
@@ -123,16 +162,18 @@ def supervise(
                 log.error("a worker died and is restarted", pid=pid, status=code)
                 if lived < _RESTART_SECONDS:
                     time.sleep(_RESTART_SECONDS - lived)
-                start(number)
-    finally:
-        if helper:
-            os.kill(helper, signal.SIGKILL)
-            os.waitpid(helper, 0)
-        os.close(parent)
-        os.close(alive)
-        for number, handler in handled.items():
+                self.start(number)
+        return status
+
+    def close(self) -> None:
+        """End the process beside the workers, and restore the signals."""
+        if self._helper:
+            os.kill(self._helper, signal.SIGKILL)
+            os.waitpid(self._helper, 0)
+        os.close(self._parent)
+        os.close(self._alive)
+        for number, handler in self._handled.items():
             signal.signal(number, handler)
-    return status
 
 
 def _work(work: Callable[[], None], alive: int, signals: Iterable[signal.Signals]) -> NoReturn:
@@ -143,7 +184,8 @@ def _work(work: Callable[[], None], alive: int, signals: Iterable[signal.Signals
         # only through the parent, and so only once.
         os.setpgid(0, 0)
         for number in signals:
-            signal.signal(number, signal.SIG_DFL)
+            # SIGHUP would end the process before it serves.
+            signal.signal(number, signal.SIG_DFL if number != signal.SIGHUP else _do_nothing)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         threading.Thread(target=_end_with_parent, args=[alive], daemon=True).start()
         work()
@@ -157,6 +199,15 @@ def _work(work: Callable[[], None], alive: int, signals: Iterable[signal.Signals
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
+
+
+def has_terminal() -> bool:
+    """Return whether a terminal has started this process and may send it SIGHUP."""
+    return any(os.isatty(file) for file in (0, 1, 2))
+
+
+def _do_nothing(*_: object) -> None:
+    pass
 
 
 def _end_with_parent(alive: int) -> None:

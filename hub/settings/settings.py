@@ -628,6 +628,18 @@ class Settings(BaseModel):
             return "as `dev` sets no key if a key, key set, algorithm or issuer is set"
         return "or `dev` to try the hub"
 
+    def with_keys_of(self, other: Settings) -> Settings:
+        """Return these settings with the issuers and keys of `other`."""
+        return self.model_copy(update={name: getattr(other, name) for name in _TRUST})
+
+    def other_changes(self, other: Settings) -> list[str]:
+        """Return the names of all settings but issuers and keys that differ."""
+        return [
+            name
+            for name in type(self).model_fields
+            if name not in _TRUST and getattr(self, name) != getattr(other, name)
+        ]
+
     @property
     def retention(self) -> Retention:
         """The bounds of the history."""

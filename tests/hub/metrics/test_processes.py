@@ -224,6 +224,7 @@ async def test_what_processes_share_is_not_added_up() -> None:
     server.start()
     found = await metrics_at(server.url)
     server.close()
+    its.close()
     assert found["hub_history_updates"] == 12
     assert found["mercure_subscribers_connected"] == 33
 
