@@ -20,7 +20,7 @@ from hub.errors import ConfigurationError
 from hub.http.application import server_app
 from hub.http.endpoints import DEBUGGER
 from hub.logs import log_to_stderr
-from hub.process.server import check_files, fitting, run, warn_of_files, with_new_keys
+from hub.process.server import app_with_new_keys, check_files, fitting, run, warn_of_files
 from hub.process.workers import supervise
 from hub.settings import Settings
 from hub.settings.sources import Sources
@@ -125,9 +125,9 @@ def serve(
     sys.stdout.flush()
     warn_of_files(wanted, settings)
 
-    def read_again() -> Settings:
-        """Read all sources again; raise ConfigurationError if they are wrong."""
-        return fitting(Sources(flags, config=config, env_file=env_file).settings())
+    def read_again() -> Sources:
+        """Read all sources again; raise ConfigurationError if a file is wrong."""
+        return Sources(flags, config=config, env_file=env_file)
 
     with contextlib.ExitStack() as stack:
         if metrics is not None:
@@ -142,7 +142,7 @@ def serve(
 
         def work(number: int) -> None:
             slot = metrics and metrics.board.slots[number]
-            run(server_app(with_new_keys(settings, read_again), slot), listener, detach=detach, read_again=read_again)
+            run(app_with_new_keys(settings, read_again, slot), listener, detach=detach, read_again=read_again)
 
         beside = metrics and metrics.server.serve
         raise typer.Exit(supervise(workers, work, beside=beside, ended=metrics and metrics.board.clear_gauges))

@@ -194,8 +194,8 @@ class HubApplication:
         """
         return self.hub.read(selectors_of(topics, matchers), last_event_id, waits=wait)
 
-    def read_keys_soon(self, read_again: Callable[[], Settings]) -> None:
-        """Take the keys of the settings that `read_again` returns, in a moment.
+    def read_keys_soon(self, read_again: Callable[[], Sources]) -> None:
+        """Take the keys of the sources that `read_again` returns, in a moment.
 
         May be called from a signal handler.  Logs the result.  Does nothing while the
         hub does not run.
@@ -203,17 +203,21 @@ class HubApplication:
         if (loop := self._loop) is not None:
             loop.call_soon_threadsafe(lambda: self._tasks.add(loop.create_task(self._read_keys(read_again))))
 
-    async def _read_keys(self, read_again: Callable[[], Settings]) -> None:
+    async def _read_keys(self, read_again: Callable[[], Sources]) -> None:
         settings = self.hub.settings
         try:
-            new = await asyncio.to_thread(read_again)
-            await self.hub.authorizer.take_keys(new)
+            sources = await asyncio.to_thread(read_again)
+            with sources.named():
+                new = sources.settings()
+                await self.hub.authorizer.take_keys(new)
         except ConfigurationError as error:
             log.error(KEYS_FAILED, reason=str(error))
             return
         finally:
             self._tasks.discard(asyncio.current_task())
         log.info("the keys were read again")
+        if new.max_connections > settings.max_connections:  # the limit of open files has reduced it
+            new = new.model_copy(update={"max_connections": settings.max_connections})
         if changed := settings.other_changes(new):
             log.warning("other settings have changed: they count after a restart", settings=", ".join(changed))
 

@@ -24,7 +24,7 @@ import uvicorn
 
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history
-from hub.http.application import KEYS_FAILED
+from hub.http.application import KEYS_FAILED, server_app
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from hub.process.workers import STARTUP_FAILURE, TERMINAL_CLOSED, has_terminal
 
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from hub.http.application import HubApplication
+    from hub.metrics.board import Slot
     from hub.settings import Settings
+    from hub.settings.sources import Sources
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -130,19 +132,21 @@ def raised_file_limit() -> int:
     return _UNLIMITED if hard == resource.RLIM_INFINITY else hard
 
 
-def with_new_keys(settings: Settings, read_again: Callable[[], Settings]) -> Settings:
-    """Return `settings`, with the keys that `read_again` returns now.
+def app_with_new_keys(settings: Settings, read_again: Callable[[], Sources], slot: Slot | None) -> HubApplication:
+    """Return the application of `settings`, with the keys that the sources have now.
 
-    Logs an error if that raises ConfigurationError; then the keys are those before.
+    Logs an error if they cannot be used; then the keys are those in `settings`.
     """
     try:
-        return settings.with_keys_of(read_again())
+        sources = read_again()
+        with sources.named():
+            return server_app(settings.with_keys_of(sources.settings()), slot)
     except ConfigurationError as error:
         log.error(KEYS_FAILED, reason=str(error))
-        return settings
+        return server_app(settings, slot)
 
 
-def _heed_hang_up(app: HubApplication, read_again: Callable[[], Settings]) -> None:
+def _heed_hang_up(app: HubApplication, read_again: Callable[[], Sources]) -> None:
     """Handle SIGHUP, unless the process was told to ignore it, as `nohup` does.
 
     If it comes from a terminal, the hub shuts down; otherwise it reads its keys again.
@@ -160,13 +164,13 @@ def _heed_hang_up(app: HubApplication, read_again: Callable[[], Settings]) -> No
 
 
 def run(
-    app: HubApplication, listener: socket.socket, *, detach: bool, read_again: Callable[[], Settings] | None = None
+    app: HubApplication, listener: socket.socket, *, detach: bool, read_again: Callable[[], Sources] | None = None
 ) -> None:
     """Serve until SIGINT or SIGTERM, and then until the responses have ended.
 
     After a second signal, it waits for no response.  If `detach` is true, event
     streams need no task; see `hub.http.uvicorn_connection`.  At SIGHUP, the hub takes
-    the keys of the settings that `read_again` returns.  Exits the process with
+    the keys of the sources that `read_again` returns.  Exits the process with
     STARTUP_FAILURE if the server does not start.
     """
     if read_again is not None and hasattr(signal, "SIGHUP"):
