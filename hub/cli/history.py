@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack, aclosing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import structlog
 import typer
@@ -62,6 +62,10 @@ FormatName = Annotated[
     Literal["ndjson", "parquet"] | None,
     typer.Option("--format", help="Format of the file; by default, its suffix decides."),
 ]
+
+_COPY_NAME: Final = "history-%Y-%m-%dT%H%M%SZ.db"
+_COPIES: Final = "history-????-??-??T??????Z.db"
+"""The copies in a directory, which sort by their time."""
 
 main = app(no_args_is_help=True, epilog=example("skipfilter history stats --json"))
 
@@ -191,8 +195,17 @@ def import_log(
     typer.echo(f"imported {count:,} updates")
 
 
-@main.command(epilog=example('skipfilter history backup "$(date +%F).db"'))
-def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")], url: Url = URL) -> None:
+@main.command(epilog=example("skipfilter history backup /var/backups/hub --keep 14"))
+def backup(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="TARGET", help="A new file, or a directory in which the copy is named by the time."),
+    ],
+    url: Url = URL,
+    keep: Annotated[
+        int | None, typer.Option(help="In a directory: number of copies to keep; older ones are removed.", min=1)
+    ] = None,
+) -> None:
     """Copy a history in SQLite to a new file.
 
     To restore the copy, stop the hub, remove the file of the history and its -wal and
@@ -202,8 +215,15 @@ def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file
     it gets all updates of the copy.
     """
     with _errors_reported("read"):
+        if keep is not None and not target.is_dir():
+            raise ConfigurationError(f"--keep is for a directory, and {target} is none")
+        file = target / time.strftime(_COPY_NAME, time.gmtime()) if target.is_dir() else target
         _run_with(url, lambda log: transfer.backup(log, file))
-    typer.echo(f"copied the history to {file}, {decimal(file.stat().st_size)}")
+        typer.echo(f"copied the history to {file}, {decimal(file.stat().st_size)}")
+        if keep is not None:
+            for old in sorted(target.glob(_COPIES))[:-keep]:
+                old.unlink()
+                typer.echo(f"removed {old}")
 
 
 # -- used by all commands

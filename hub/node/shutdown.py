@@ -57,6 +57,8 @@ class Shutdown:
         call.
         """
         if at_once or self.is_closing or not self._drain_time:
+            if count := self._delivery.connection_count:
+                log.info("all streams end at once", subscribers=count)
             self._delivery.close_all(Ending.SHUTDOWN)
         else:
             self._draining = asyncio.get_running_loop().create_task(self._drain())

@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -425,6 +426,42 @@ def test_parquet_without_pyarrow_says_what_to_install(
     message = told(run("export", tmp_path / "x.parquet", "--url", log), 2)
     assert message == "Parquet needs pyarrow: pip install '.[parquet]' in the project's repository"
     assert [path.name for path in tmp_path.iterdir()] == ["mercure.db"]
+
+
+# -- backups in a directory
+
+
+def test_nightly_backups_are_named_by_the_time_and_old_ones_are_removed(
+    tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    (folder / "history-notes.db").write_text("mine")
+    (folder / "other.db").write_text("mine")
+    for night in range(1, 6):
+        monkeypatch.setattr("time.gmtime", lambda night=night: time.struct_time((2026, 12, night, 3, 15, 0, 0, 0, 0)))
+        done = run("backup", folder, "--keep", "3", "--url", log)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == [f"removed {folder}/history-2026-12-02T031500Z.db"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *(f"history-2026-12-0{night}T031500Z.db" for night in (3, 4, 5)),
+        "history-notes.db",
+        "other.db",
+    ]
+    newest = sqlite(folder / "history-2026-12-05T031500Z.db")
+    assert "Updates   300\n" in run("stats", "--url", newest).stdout
+
+
+def test_a_backup_that_fails_removes_nothing(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    monkeypatch.setattr("time.gmtime", lambda: time.struct_time((2026, 12, 1, 3, 15, 0, 0, 0, 0)))
+    for status in (0, 2):  # the second one has the same name
+        assert run("backup", folder, "--keep", "1", "--url", log).returncode == status
+    assert [path.name for path in folder.iterdir()] == ["history-2026-12-01T031500Z.db"]
+    assert told(run("backup", tmp_path / "x.db", "--keep", "1", "--url", log), 2).startswith(
+        "--keep is for a directory"
+    )
 
 
 # -- incomplete files
