@@ -199,7 +199,7 @@ def import_log(
 def backup(
     target: Annotated[
         Path,
-        typer.Argument(metavar="TARGET", help="A new file, or a directory in which the copy is named by the time."),
+        typer.Argument(metavar="TARGET", help="A new file, or a directory: then its name is the time."),
     ],
     url: Url = URL,
     keep: Annotated[

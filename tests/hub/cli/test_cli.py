@@ -72,7 +72,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings of the hubs that would run if `run` were not replaced."""
     started: list[Settings] = []
 
-    def serve(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
+    def serve(app: HubApplication, listener: socket.socket, *, detach: bool, **_: object) -> None:
         assert detach
         listener.close()
         started.append(app.state.hub.settings)

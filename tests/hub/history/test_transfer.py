@@ -441,7 +441,7 @@ def test_nightly_backups_are_named_by_the_time_and_old_ones_are_removed(
     for night in range(1, 6):
         monkeypatch.setattr("time.gmtime", lambda night=night: time.struct_time((2026, 12, night, 3, 15, 0, 0, 0, 0)))
         done = run("backup", folder, "--keep", "3", "--url", log)
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[1:] == [f"removed {folder}/history-2026-12-02T031500Z.db"]
     assert sorted(path.name for path in folder.iterdir()) == [
         *(f"history-2026-12-0{night}T031500Z.db" for night in (3, 4, 5)),
@@ -457,7 +457,7 @@ def test_a_backup_that_fails_removes_nothing(tmp_path: Path, log: str, monkeypat
     folder.mkdir()
     monkeypatch.setattr("time.gmtime", lambda: time.struct_time((2026, 12, 1, 3, 15, 0, 0, 0, 0)))
     for status in (0, 2):  # the second one has the same name
-        assert run("backup", folder, "--keep", "1", "--url", log).returncode == status
+        assert run("backup", folder, "--keep", "1", "--url", log).exit_code == status
     assert [path.name for path in folder.iterdir()] == ["history-2026-12-01T031500Z.db"]
     assert told(run("backup", tmp_path / "x.db", "--keep", "1", "--url", log), 2).startswith(
         "--keep is for a directory"
@@ -738,8 +738,8 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path: Path, log: str) -> None:
 
 def test_parquet_may_have_other_time_units(tmp_path: Path) -> None:
     file = tmp_path / "updates.parquet"
-    for n, time in enumerate((pyarrow.timestamp("us"), pyarrow.timestamp("ns", "UTC"), pyarrow.int64())):
-        times = pyarrow.array([NOON, NOON + 1]).cast(pyarrow.timestamp("ms", getattr(time, "tz", None))).cast(time)
+    for n, unit in enumerate((pyarrow.timestamp("us"), pyarrow.timestamp("ns", "UTC"), pyarrow.int64())):
+        times = pyarrow.array([NOON, NOON + 1]).cast(pyarrow.timestamp("ms", getattr(unit, "tz", None))).cast(unit)
         parquet.write_table(columns(time=times), file)
         there = sqlite(tmp_path / str(n))
         assert run("import", file, "--url", there).stdout == "imported 2 updates\n"
