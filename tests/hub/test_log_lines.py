@@ -259,7 +259,7 @@ async def test_a_connection_has_one_line_with_its_request(lines: Lines) -> None:
     ]
 
 
-async def test_at_debug_an_update_has_a_line_with_its_receivers(lines: Lines) -> None:
+async def test_r52_r53_at_debug_an_update_has_a_line_with_its_receivers(lines: Lines) -> None:
     lines.at(logging.DEBUG)
     reads, token = current_token(subscribe=["a"]), current_token(["*"])
     async with (
