@@ -11,6 +11,7 @@ its help is quick, and works without any extra.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -87,6 +88,8 @@ def _run(words: list[str]) -> None:
 
         print(f"skipfilter {version('skipfilter')}")
     elif first in COMMANDS:
+        if first == "serve":
+            _keep_hang_up()
         command: Any = _load(first, COMMANDS[first].extra).main
         command(words[1:], prog_name=f"skipfilter {first}")
     else:
@@ -96,6 +99,13 @@ def _run(words: list[str]) -> None:
         hint = f"did you mean {near[0]}?" if near else "skipfilter --help lists the commands"
         print(f"skipfilter: there is no command {first!r}: {hint}", file=sys.stderr)
         sys.exit(2)
+
+
+def _keep_hang_up() -> None:
+    """Have SIGHUP do nothing until the server handles it, unless it is ignored."""
+    number = getattr(signal, "SIGHUP", None)
+    if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        signal.signal(number, lambda *_: None)
 
 
 def _load(name: str, extra: str) -> ModuleType:

@@ -117,8 +117,8 @@ class Hub:
         observers: list[Observer] = []
         if settings.event_log:
             observers.append(EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock))
-        observers.append(LogLines(audience, publishes=settings.log_publishes, clock=clock))
-        self.observer = Observers(*observers)
+        self._log_lines = LogLines(audience, publishes=settings.log_publishes, clock=clock)
+        self.observer = Observers(*observers, self._log_lines)
         self.publisher_turns = FairTurns(clock)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
         self.delivery = Delivery(
@@ -165,8 +165,9 @@ class Hub:
         """Publish updates that are checked; see `publish`."""
         publisher = "" if grant is None else grant.publisher
         began = self._clock()
-        await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
-        self.observer.published(updates, self._clock() - began)
+        self._log_lines.trace(updates)
+        stored = await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
+        self.observer.published(updates, len(stored), self._clock() - began)
 
     async def check(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Raise `InvalidRequest` for the first update that breaks a rule.

@@ -21,6 +21,7 @@ a client that publishes often, or reconnects, costs one hash.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -33,7 +34,7 @@ from cachetools import LRUCache
 
 from hub.auth.claims import MALFORMED, ClaimsParser, check_audience, check_values, mercure_claim, read, shown_json
 from hub.auth.grant import ANONYMOUS, CompiledGrant
-from hub.auth.keys import open_keys
+from hub.auth.keys import RemoteKeys, open_keys
 from hub.auth.presented import find_token, require_same_site
 from hub.errors import InvalidToken, KeysUnavailable, TokenRequired
 from hub.protocol.topics import WILDCARD, TopicMatcher
@@ -105,6 +106,7 @@ class Authorizer:
         self._claims = ClaimsParser(settings, clock)
         self._clock = clock
         self._monotonic = monotonic
+        self._fetched: dict[tuple[str, Keys], KeySource] = {}
         self._classic = self._open_classic(settings)
         self._issuers = self._open_issuers(settings)
         self._generation = 0  # of the keys
@@ -136,7 +138,13 @@ class Authorizer:
         return opened
 
     def _open(self, name: str, keys: Keys) -> KeySource:
-        return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic, dev=self._settings.dev)
+        # A key set that is fetched stays if its settings have not changed.
+        if (fetched := self._fetched.get((name, keys))) is not None:
+            return fetched
+        opened = open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic, dev=self._settings.dev)
+        if isinstance(opened, RemoteKeys):
+            self._fetched[name, keys] = opened
+        return opened
 
     @property
     def cached(self) -> tuple[int, int]:
@@ -158,13 +166,17 @@ class Authorizer:
 
         Raises ConfigurationError, and changes nothing, if a key is not usable.
         """
-        classic, issuers = self._open_classic(settings), self._open_issuers(settings)
+        # In a thread, because a file may be on a slow disk.
+        classic, issuers = await asyncio.to_thread(lambda: (self._open_classic(settings), self._open_issuers(settings)))
         before = self._sources()
         self._classic, self._issuers = classic, issuers
         self._generation += 1
         self.forget()
+        after = self._sources()
+        self._fetched = {keys: source for keys, source in self._fetched.items() if source in after}
         for source in before:
-            await source.aclose()
+            if source not in after:
+                await source.aclose()
 
     def _sources(self) -> list[KeySource]:
         return [source for roles in (self._classic, *self._issuers.values()) for source in roles.values()]

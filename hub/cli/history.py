@@ -221,8 +221,9 @@ def backup(
         _run_with(url, lambda log: transfer.backup(log, file))
         typer.echo(f"copied the history to {file}, {decimal(file.stat().st_size)}")
         if keep is not None:
-            for old in sorted(target.glob(_COPIES))[:-keep]:
-                old.unlink()
+            others = sorted(copy for copy in target.glob(_COPIES) if copy != file)
+            for old in others[: max(0, len(others) + 1 - keep)]:
+                old.unlink(missing_ok=True)
                 typer.echo(f"removed {old}")
 
 

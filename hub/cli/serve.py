@@ -20,6 +20,7 @@ from hub.errors import ConfigurationError
 from hub.http.application import server_app
 from hub.http.endpoints import DEBUGGER
 from hub.logs import log_to_stderr
+from hub.process.hang_up import HangUp
 from hub.process.server import app_with_new_keys, check_files, fitting, run, warn_of_files
 from hub.process.workers import supervise
 from hub.settings import Settings
@@ -28,6 +29,7 @@ from hub.settings.variable_names import variable
 from skipfilter.text import example
 
 if TYPE_CHECKING:
+    from hub.http.application import HubApplication
     from hub.hub import Hub
     from hub.metrics.board import Board
     from hub.metrics.server import MetricsServer
@@ -98,6 +100,7 @@ def serve(
     counts.  `skipfilter settings` prints the values in force.
     """
     log_to_stderr(log_level, "text", with_clients=True)
+    hang_up = HangUp()
     flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     # An error in the settings, the address or the files stops the start here.
     with settings_sources(config, env_file, **flags) as sources:
@@ -129,6 +132,11 @@ def serve(
         """Read all sources again; raise ConfigurationError if a file is wrong."""
         return Sources(flags, config=config, env_file=env_file)
 
+    def serve_one(app: HubApplication) -> None:
+        """Serve an application in this process."""
+        hang_up.then(lambda: app.read_keys_soon(read_again))
+        run(app, listener, detach=detach)
+
     with contextlib.ExitStack() as stack:
         if metrics is not None:
             stack.callback(metrics.close)
@@ -136,16 +144,18 @@ def serve(
             if metrics is not None:
                 metrics.server.start()
             with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
-                run(served, listener, detach=detach, read_again=read_again)
+                serve_one(served)
             return
         stack.enter_context(listener)
 
         def work(number: int) -> None:
             slot = metrics and metrics.board.slots[number]
-            run(app_with_new_keys(settings, read_again, slot), listener, detach=detach, read_again=read_again)
+            serve_one(app_with_new_keys(settings, read_again, slot))
 
-        beside = metrics and metrics.server.serve
-        raise typer.Exit(supervise(workers, work, beside=beside, ended=metrics and metrics.board.clear_gauges))
+        also: dict[str, Any] = {}
+        if metrics is not None:
+            also = {"beside": metrics.server.serve, "ended": metrics.board.clear_gauges}
+        raise typer.Exit(supervise(workers, work, hang_up=hang_up, **also))
 
 
 class _Metrics(NamedTuple):

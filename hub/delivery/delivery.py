@@ -126,6 +126,7 @@ class Delivery:
         longer counts.  If the call is cancelled, the seat is removed too.
         """
         seat = self._add(subscriber, holder)
+        self.observer.arrived(seat)
         if subscriber.start != EARLIEST:
             self.begin(seat, subscriber.start)
         try:

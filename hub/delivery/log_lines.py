@@ -51,7 +51,22 @@ class LogLines(Observer):
         # The `traceparent` of updates that this node has published, by their ids.
         self._traced: OrderedDict[str, str] = OrderedDict()
 
-    def published(self, updates: Sequence[Update], seconds: float) -> None:
+    def trace(self, updates: Sequence[Update]) -> None:
+        """Keep the `traceparent` of the present request until its updates are
+        dispatched.
+
+        Must be called before they are in the history.
+        """
+        if DEBUGGED.isEnabledFor(logging.DEBUG) and (request := current_request.get()) is not None:
+            if traceparent := request.context.traceparent:
+                self._traced.update((update.id, traceparent) for update in updates)
+            else:  # an earlier request may have had the ids, and have failed
+                for update in updates:
+                    self._traced.pop(update.id, None)
+            while len(self._traced) > MOST_TRACED:
+                self._traced.popitem(last=False)
+
+    def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
         """Log a request to publish."""
         if not DEBUGGED.isEnabledFor(self._publish_level):
             return
@@ -64,15 +79,10 @@ class LogLines(Observer):
             first_topic=f"{first.topics[0]:.200}",
             private=first.private,
             ms=round(1_000 * seconds, 3),
+            **({} if stored == len(updates) else {"repeated": len(updates) - stored}),
         )
-        request = current_request.get()
-        traceparent = request.context.traceparent if request is not None else ""
-        if traceparent and DEBUGGED.isEnabledFor(logging.DEBUG):
-            self._traced.update((update.id, traceparent) for update in updates)
-            while len(self._traced) > MOST_TRACED:
-                self._traced.popitem(last=False)
 
-    def seated(self, seat: Seat, position: int) -> None:
+    def arrived(self, seat: Seat) -> None:
         """Log the beginning of a connection."""
         if DEBUGGED.isEnabledFor(logging.DEBUG):
             log.debug("subscriber connected", **_about(seat))

@@ -41,11 +41,21 @@ class Observer:
     async def start(self) -> None:
         """Start, before any client is served."""
 
-    def published(self, updates: Sequence[Update], seconds: float) -> None:
-        """Note that updates of one request are in the history; it took `seconds`."""
+    def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
+        """Note that updates of one request are in the history; it took `seconds`.
+
+        `stored` of them are new: the others repeat earlier ones.
+        """
+
+    def arrived(self, seat: Seat) -> None:
+        """Note that a stream begins."""
 
     def seated(self, seat: Seat, position: int) -> None:
-        """Note that a stream begins, and receives entries after a position."""
+        """Note that a stream receives entries after a position.
+
+        It has arrived before; if it begins with the earliest entry, its position is
+        known later.
+        """
 
     def left(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
         """Note that a stream ends.
@@ -93,10 +103,15 @@ class Observers(Observer):
         for observer in self.all:
             await observer.start()
 
-    def published(self, updates: Sequence[Update], seconds: float) -> None:
+    def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
         """Pass the event on."""
         for observer in self.all:
-            observer.published(updates, seconds)
+            observer.published(updates, stored, seconds)
+
+    def arrived(self, seat: Seat) -> None:
+        """Pass the event on."""
+        for observer in self.all:
+            observer.arrived(seat)
 
     def seated(self, seat: Seat, position: int) -> None:
         """Pass the event on."""

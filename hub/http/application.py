@@ -9,7 +9,7 @@ import asyncio
 import multiprocessing
 import sys
 from concurrent.futures import CancelledError, wait
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -38,11 +38,13 @@ from hub.metrics.recorder import Recorder
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import selectors_of, take_tokens
 from hub.protocol.updates import Update, require_updates
+from hub.settings.settings import ROLES
 from hub.settings.sources import Sources
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from typing import Unpack
 
     from starlette.requests import Request as StarletteRequest
@@ -92,7 +94,8 @@ class HubApplication:
         self._authorization = Authorization(hub, authorize)
         self._has_reported = False  # that its path lacks that of its mount
         self._loop: asyncio.AbstractEventLoop | None = None  # while the hub runs
-        self._tasks: set[asyncio.Task[None] | None] = set()  # so that they are not collected
+        self._read_again: Callable[[], Sources] | None = None  # reads the keys; None if that is not wanted
+        self._reading: asyncio.Task[None] | None = None
         endpoints = Endpoints(hub, self._authorization)
         self._methods = endpoints.by_method()  # method -> endpoint, for the hub's own path
         self._cors = cors(hub.settings)
@@ -197,24 +200,37 @@ class HubApplication:
     def read_keys_soon(self, read_again: Callable[[], Sources]) -> None:
         """Take the keys of the sources that `read_again` returns, in a moment.
 
-        May be called from a signal handler.  Logs the result.  Does nothing while the
-        hub does not run.
+        May be called from a signal handler, also before the hub runs.  Logs the result.
         """
-        if (loop := self._loop) is not None:
-            loop.call_soon_threadsafe(lambda: self._tasks.add(loop.create_task(self._read_keys(read_again))))
+        self._read_again = read_again
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_reading)
 
-    async def _read_keys(self, read_again: Callable[[], Sources]) -> None:
+    def _begin_reading(self) -> None:
+        """Read the keys, unless they are being read: then they are read once more."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_keys())
+
+    async def _read_keys(self) -> None:
+        while (read_again := self._read_again) is not None:
+            self._read_again = None
+            try:
+                await self._take_keys(await asyncio.to_thread(read_again))
+            except ConfigurationError as error:
+                log.error(KEYS_FAILED, reason=str(error))
+            except Exception:
+                log.exception(KEYS_FAILED)
+
+    async def _take_keys(self, sources: Sources) -> None:
         settings = self.hub.settings
-        try:
-            sources = await asyncio.to_thread(read_again)
-            with sources.named():
-                new = sources.settings()
-                await self.hub.authorizer.take_keys(new)
-        except ConfigurationError as error:
-            log.error(KEYS_FAILED, reason=str(error))
-            return
-        finally:
-            self._tasks.discard(asyncio.current_task())
+        with sources.named():
+            new = sources.settings()
+            if any(settings.has_keys(role) != new.has_keys(role) for role in ROLES) or (
+                bool(settings.issuers) != bool(new.issuers)
+            ):
+                raise ConfigurationError("there are keys for other purposes than before: restart the hub")
+            await self.hub.authorizer.take_keys(new)
+        self.hub.settings = settings.with_keys_of(new)
         log.info("the keys were read again")
         if new.max_connections > settings.max_connections:  # the limit of open files has reduced it
             new = new.model_copy(update={"max_connections": settings.max_connections})
@@ -306,14 +322,17 @@ class HubApplication:
         Health checks do not count, so that a hub with many requests is not taken for a
         broken one.
         """
-        if request.scope["path"].startswith(self.hub.settings.path + "/health/"):
-            await request.answer(self._router)()
-            return
+        counted: AbstractContextManager[None] = nullcontext()
+        if not request.scope["path"].startswith(self.hub.settings.path + "/health/"):
+            counted = self.hub.shares.requests.taken(client_at(request.address))
         try:
-            with self.hub.shares.requests.taken(client_at(request.address)):
+            with counted:
                 await request.answer(self._router)()
         except LimitExceeded as error:  # never from the router, which answers its own
             await request.answer(problems.respond(error, request, self.hub))()
+        except Exception:  # the router has answered
+            self.hub.observer.refused("internal_server_error")
+            raise
 
     def _refuse(self, request: StarletteRequest, error: Exception) -> Response:
         assert isinstance(error, RequestError | HTTPException)
@@ -339,6 +358,8 @@ class HubApplication:
             with self._metrics():
                 async with self.hub.running():
                     self._loop = asyncio.get_running_loop()
+                    if self._read_again is not None:
+                        self._begin_reading()
                     with before_signals(self.hub.shutdown.begin):
                         yield
         finally:

@@ -171,8 +171,8 @@ class Endpoints:
                 grant, wanted = await self._wanted(request)
             cursor = wanted.last_event_id
             log_context = request.logged.context if DEBUGGED.isEnabledFor(logging.INFO) else None
-            for origin in header_values(request.headers, b"origin"):
-                self._check_cors(request, origin.decode("latin-1"))
+            if origin := header_values(request.headers, b"origin"):
+                self._check_cors(request, origin[0].decode("latin-1"))
             subscriber, preceding = await hub.subscribe(
                 wanted.selectors,
                 grant,
@@ -472,11 +472,12 @@ def _cold(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Starl
 async def _logged(decision: Coroutine[Any, Any, CompiledGrant], action: Action) -> CompiledGrant:
     """Return the grant that a decision allows, and log it; a refusal is logged too."""
     grant = await decision
-    matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in getattr(grant, action)]
+    matchers = getattr(grant, action)
+    shown_matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in matchers[:5]]
     fields: dict[str, Any] = {"subject": grant.subject.strip()} if grant.subject else {}
     if grant is ANONYMOUS:
         fields["anonymous"] = True
-    log.info(f"allowed to {action}", grants=len(matchers), first_grants=matchers[:5], **grant.token, **fields)
+    log.info(f"allowed to {action}", grants=len(matchers), first_grants=shown_matchers, **grant.token, **fields)
     return grant
 
 

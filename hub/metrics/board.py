@@ -23,7 +23,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from hub.metrics.catalogue import CELLS, GAUGES, PROCESSES
+from hub.metrics.catalogue import CELLS, GAUGES, PROCESSES, READY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,8 +72,9 @@ class Board:
     def read(self) -> Sequence[Sequence[float]]:
         """Return the cells of each slot, with current gauges.
 
-        Waits for busy workers, but no longer than ANSWER_SECONDS.  Must not be called
-        in the event loop of a worker.
+        Waits for busy workers, but no longer than ANSWER_SECONDS; one that does not
+        answer is not ready, and has its earlier gauges.  Must not be called in the
+        event loop of a worker.
         """
         waiting = set()
         for cells, asking in zip(self._cells, self._asking, strict=True):
@@ -87,7 +88,11 @@ class Board:
         ends = time.monotonic() + ANSWER_SECONDS
         while waiting and (left := ends - time.monotonic()) > 0:
             waiting.difference_update(select.select(list(waiting), [], [], left)[0])
-        return [cells.tolist() for cells in self._cells]
+        slots = [list(cells) for cells in self._cells]
+        for numbers, asking in zip(slots, self._asking, strict=True):
+            if asking in waiting:  # the process hangs
+                numbers[READY] = 0.0
+        return slots
 
     def close(self) -> None:
         """Close the sockets.  The memory is freed with the board."""

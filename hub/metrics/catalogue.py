@@ -149,6 +149,8 @@ CELLS: Final = sum(metric.width * len(metric.values) for metric in CATALOGUE)
 """The number of cells of all metrics."""
 PROCESSES: Final = PLACES["hub_processes", ""]
 """The cell that is 1 while the process of a slot runs."""
+READY: Final = PLACES["hub_processes_ready", ""]
+"""The cell that is 1 while that process accepts new clients."""
 GAUGES: Final = tuple(
     PLACES[metric.name, value] for metric in CATALOGUE if metric.kind in ("gauge", "largest") for value in metric.values
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -79,23 +80,25 @@ class Recorder(Observer):
     async def start(self) -> None:
         """Begin to answer readers."""
         self._cells[PROCESSES] = 1.0
-        asyncio.get_running_loop().add_reader(self._slot.asked, self._asked)
+        with suppress(NotImplementedError):  # on Windows; then gauges are those of the end
+            asyncio.get_running_loop().add_reader(self._slot.asked, self._asked)
 
     async def aclose(self) -> None:
         """Write the last numbers, and stop answering."""
-        asyncio.get_running_loop().remove_reader(self._slot.asked)
+        with suppress(NotImplementedError):
+            asyncio.get_running_loop().remove_reader(self._slot.asked)
         await self._refresh()
         self._cells[PROCESSES] = 0.0
         self._slot.answer()
 
     # -- counts
 
-    def published(self, updates: Sequence[Update], seconds: float) -> None:
-        """Count updates, and the time until they were stored."""
-        self._cells[_UPDATES] += len(updates)
+    def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
+        """Count updates that are new, and the time until they were stored."""
+        self._cells[_UPDATES] += stored
         self._time(_PUBLISH, SECONDS, seconds)
 
-    def seated(self, seat: Seat, position: int) -> None:
+    def arrived(self, seat: Seat) -> None:
         """Count a stream that begins."""
         self._cells[_STREAMS] += 1
         self._open += 1

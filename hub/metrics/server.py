@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from http.server import HTTPServer, ThreadingHTTPServer
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -17,6 +18,7 @@ from hub.metrics.catalogue import CATALOGUE, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from http.server import BaseHTTPRequestHandler
 
     from prometheus_client.metrics_core import Metric as Family
 
@@ -24,7 +26,11 @@ if TYPE_CHECKING:
     from hub.metrics.catalogue import Metric
 
 TIMEOUT_SECONDS: Final = 10
-"""Seconds that a client may be silent."""
+"""Seconds that a request may take."""
+MOST_REQUESTS: Final = 8
+"""Requests at a time; the connections of others are closed."""
+RETRY_SECONDS: Final = 0.1
+"""Seconds until the next connection is accepted if no more files may be open."""
 
 
 class BoardCollector(Collector):
@@ -80,13 +86,14 @@ class MetricsServer:
     def __init__(self, board: Board, host: str, port: int) -> None:
         registry = CollectorRegistry()
         registry.register(BoardCollector(board))
-        handler = type("Handler", (MetricsHandler.factory(registry),), {"timeout": TIMEOUT_SECONDS})
+        handler = MetricsHandler.factory(registry)
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             kind = type("Server", (_Server,), {"address_family": family})
             self._server: HTTPServer = kind(address[:2], handler)
-        except OSError as error:
-            raise OSError(f"cannot serve metrics on {host} port {port}: {error.strerror}") from None
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "this is not a host name"
+            raise OSError(f"cannot serve metrics on {host} port {port}: {reason}") from None
         self._address = self._server.server_address[:2]
         host = f"[{host}]" if ":" in host else host
         self.url = f"http://{host}:{self._address[1]}/metrics"
@@ -115,9 +122,47 @@ class MetricsServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """A server whose threads end with the process."""
+    """A server with few threads, which end with the process."""
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.Semaphore(MOST_REQUESTS)
+        super().__init__(address, handler)
 
     def server_bind(self) -> None:
         """Bind, without the look-up of the host's name in the base class."""
         super(HTTPServer, self).server_bind()
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; wait if no more files may be open."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(RETRY_SECONDS)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; close the connection if there are too many."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one request, which ends after TIMEOUT_SECONDS, however slow it is."""
+        end = threading.Timer(TIMEOUT_SECONDS, _cut, [request])
+        end.daemon = True
+        end.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            end.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore that a client has gone: the base class would print a traceback."""
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        connection.shutdown(socket.SHUT_RDWR)

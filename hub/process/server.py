@@ -15,7 +15,6 @@ import asyncio
 import gc
 import math
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +25,7 @@ from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history
 from hub.http.application import KEYS_FAILED, server_app
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
-from hub.process.workers import STARTUP_FAILURE, TERMINAL_CLOSED, has_terminal
+from hub.process.workers import STARTUP_FAILURE
 
 if TYPE_CHECKING:
     import socket
@@ -146,35 +145,13 @@ def app_with_new_keys(settings: Settings, read_again: Callable[[], Sources], slo
         return server_app(settings, slot)
 
 
-def _heed_hang_up(app: HubApplication, read_again: Callable[[], Sources]) -> None:
-    """Handle SIGHUP, unless the process was told to ignore it, as `nohup` does.
-
-    If it comes from a terminal, the hub shuts down; otherwise it reads its keys again.
-    """
-
-    def hang_up(*_: object) -> None:
-        if has_terminal():
-            log.info(TERMINAL_CLOSED)
-            signal.raise_signal(signal.SIGTERM)
-        else:
-            app.read_keys_soon(read_again)
-
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, hang_up)
-
-
-def run(
-    app: HubApplication, listener: socket.socket, *, detach: bool, read_again: Callable[[], Sources] | None = None
-) -> None:
+def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
     """Serve until SIGINT or SIGTERM, and then until the responses have ended.
 
     After a second signal, it waits for no response.  If `detach` is true, event
-    streams need no task; see `hub.http.uvicorn_connection`.  At SIGHUP, the hub takes
-    the keys of the sources that `read_again` returns.  Exits the process with
+    streams need no task; see `hub.http.uvicorn_connection`.  Exits the process with
     STARTUP_FAILURE if the server does not start.
     """
-    if read_again is not None and hasattr(signal, "SIGHUP"):
-        _heed_hang_up(app, read_again)
     settings: Settings = app.hub.settings
     config = uvicorn.Config(
         app,

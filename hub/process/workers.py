@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import NoReturn
+
+    from hub.process.hang_up import HangUp
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -36,7 +38,6 @@ STARTUP_FAILURE: Final = 3
 
 Another attempt would fail in the same way.
 """
-TERMINAL_CLOSED: Final = "the terminal was closed, so the hub shuts down"
 _RESTART_SECONDS: Final = 1.0
 """Minimum time between two starts of a worker."""
 
@@ -45,14 +46,14 @@ def supervise(
     count: int,
     work: Callable[[int], None],
     *,
+    hang_up: HangUp | None = None,
     ended: Callable[[int], None] | None = None,
     beside: Callable[[], None] | None = None,
 ) -> int:
     """Run `work` in `count` processes until SIGINT or SIGTERM.
 
     Each gets its number, from 0 on.  Both signals are forwarded to the workers as
-    SIGTERM.  So is SIGHUP if a terminal has sent it.  Otherwise SIGHUP is forwarded
-    unchanged, unless this process was told to ignore it.
+    SIGTERM, and SIGHUP as it is, if `hang_up` passes it on.
 
     A worker that dies is restarted with the same number, after `ended` was called with
     that.  But if a worker ends with STARTUP_FAILURE, and none has ever ended in another
@@ -66,7 +67,7 @@ def supervise(
 
     Must be called while the process has no other threads, because it forks.
     """
-    processes = _Processes(work, beside)
+    processes = _Processes(work, beside, hang_up)
     try:
         processes.start_beside()
         for number in range(count):
@@ -79,17 +80,19 @@ def supervise(
 class _Processes:
     """The workers, the process beside them, and the signals that they get."""
 
-    def __init__(self, work: Callable[[int], None], beside: Callable[[], None] | None) -> None:
+    def __init__(self, work: Callable[[int], None], beside: Callable[[], None] | None, hang_up: HangUp | None) -> None:
         self._work = work
         self._beside = beside
+        self._hang_up = hang_up
         self._workers: dict[int, tuple[int, float]] = {}  # pid -> its number, and when it was started
-        self._helper = 0  # the pid of the process beside them; 0 if there is none
+        self._helper = 0, 0.0  # the same of the process beside them; pid 0 if there is none
         self._signals = 0  # how many were received to end the workers
         # Only this process holds `_parent` open; nothing is written to it.
         self._alive, self._parent = os.pipe()
         self._handled = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
-            self._handled[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hang_up)
+        self._blocked = {*self._handled, signal.SIGHUP}  # while a process is forked
+        if hang_up is not None:
+            hang_up.then(partial(self._forward, signal.SIGHUP))
 
     # -- signals
 
@@ -103,36 +106,36 @@ class _Processes:
         self._signals += 1
         self._forward(signal.SIGTERM)
 
-    def _hang_up(self, *_: object) -> None:
-        """End all workers, or have them read their keys again."""
-        if has_terminal():
-            log.info(TERMINAL_CLOSED)
-            self._stop()
-        else:
-            self._forward(signal.SIGHUP)
-
     # -- processes
 
     def start(self, number: int) -> None:
         """Fork a worker, unless a signal was received."""
         # Without the block, a signal could arrive before the new worker is listed.
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._handled)
-        if not self._signals:
-            self._workers[self._fork(partial(self._work, number))] = number, time.monotonic()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
+        with self._signals_blocked():
+            if not self._signals:
+                self._workers[self._fork(partial(self._work, number))] = number, time.monotonic()
 
     def start_beside(self) -> None:
         """Fork the process beside the workers, if there is one."""
-        if self._beside is not None:
-            signal.pthread_sigmask(signal.SIG_BLOCK, self._handled)
-            self._helper = self._fork(self._beside)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)
+        with self._signals_blocked():
+            if self._beside is not None and not self._signals:
+                self._helper = self._fork(self._beside), time.monotonic()
+
+    @contextlib.contextmanager
+    def _signals_blocked(self) -> Iterator[None]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._blocked)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._blocked)
 
     def _fork(self, task: Callable[[], None]) -> int:
         """Return the pid of a new process that runs `task`; the signals are blocked."""
         if (pid := os.fork()) == 0:
             os.close(self._parent)
-            _work(task, self._alive, self._handled)
+            if self._hang_up is not None:
+                self._hang_up.forget()
+            _work(task, self._alive, self._handled, self._blocked)
         return pid
 
     def watch(self, ended: Callable[[int], None]) -> int:
@@ -141,14 +144,16 @@ class _Processes:
         while self._workers:
             pid, exit = os.waitpid(-1, 0)
             code = os.waitstatus_to_exitcode(exit)
-            if pid == self._helper:
+            if pid == self._helper[0]:
                 log.error("the process that serves metrics died and is restarted", pid=pid, status=code)
-                time.sleep(_RESTART_SECONDS)
+                started, self._helper = self._helper[1], (0, 0.0)
+                _wait_to_restart(started)
                 self.start_beside()
+                continue
+            if pid not in self._workers:  # a process that this one has inherited
                 continue
             number, started = self._workers.pop(pid)
             ended(number)
-            lived = time.monotonic() - started
             has_served = has_served or code != STARTUP_FAILURE
             # 1. The hub is shutting down.
             # 2. The hub cannot start: shut it down.
@@ -160,23 +165,29 @@ class _Processes:
                 os.kill(os.getpid(), signal.SIGTERM)
             else:
                 log.error("a worker died and is restarted", pid=pid, status=code)
-                if lived < _RESTART_SECONDS:
-                    time.sleep(_RESTART_SECONDS - lived)
+                _wait_to_restart(started)
                 self.start(number)
         return status
 
     def close(self) -> None:
         """End the process beside the workers, and restore the signals."""
-        if self._helper:
-            os.kill(self._helper, signal.SIGKILL)
-            os.waitpid(self._helper, 0)
+        if pid := self._helper[0]:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         os.close(self._parent)
         os.close(self._alive)
         for number, handler in self._handled.items():
             signal.signal(number, handler)
 
 
-def _work(work: Callable[[], None], alive: int, signals: Iterable[signal.Signals]) -> NoReturn:
+def _wait_to_restart(started: float) -> None:
+    """Wait if a process has ended soon after it was started."""
+    time.sleep(max(0.0, _RESTART_SECONDS - (time.monotonic() - started)))
+
+
+def _work(
+    work: Callable[[], None], alive: int, signals: Iterable[signal.Signals], blocked: Iterable[signal.Signals]
+) -> NoReturn:
     """Run `work` in a forked process, and end the process."""
     status = 1
     try:
@@ -184,9 +195,8 @@ def _work(work: Callable[[], None], alive: int, signals: Iterable[signal.Signals
         # only through the parent, and so only once.
         os.setpgid(0, 0)
         for number in signals:
-            # SIGHUP would end the process before it serves.
-            signal.signal(number, signal.SIG_DFL if number != signal.SIGHUP else _do_nothing)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         threading.Thread(target=_end_with_parent, args=[alive], daemon=True).start()
         work()
         status = 0
@@ -199,15 +209,6 @@ def _work(work: Callable[[], None], alive: int, signals: Iterable[signal.Signals
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
-
-
-def has_terminal() -> bool:
-    """Return whether a terminal has started this process and may send it SIGHUP."""
-    return any(os.isatty(file) for file in (0, 1, 2))
-
-
-def _do_nothing(*_: object) -> None:
-    pass
 
 
 def _end_with_parent(alive: int) -> None:

@@ -104,10 +104,10 @@ GROUPS: Final = {
 }
 """The first setting of each group -> the title of the group."""
 
-_ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
+ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
 _TRUST: Final = (
     "issuers",
-    *(f"{role}_{name}" for role in _ROLES for name in ("key", "jwks_url", "algorithm")),
+    *(f"{role}_{name}" for role in ROLES for name in ("key", "jwks_url", "algorithm")),
 )
 """The settings that say which tokens are trusted."""
 
@@ -552,7 +552,7 @@ class Settings(BaseModel):
         # All well-known keys or none: beside a key of the operator's own, a key that
         # everyone knows would make the own one useless.
         if all(_is_nothing(values.get(name)) for name in _TRUST):
-            roles = _ROLES if is_true(values.get("classic", True)) else ()
+            roles = ROLES if is_true(values.get("classic", True)) else ()
             filled |= {f"{role}_key": DEVELOPMENT_KEY for role in roles} | {"issuers": _DEVELOPMENT_ISSUERS}
         return filled
 
@@ -560,7 +560,7 @@ class Settings(BaseModel):
     def _check(self) -> Settings:
         # Both roles are checked, even if their keys are not needed, to report each
         # error.
-        for role in _ROLES:
+        for role in ROLES:
             try:
                 keys = self.classic_keys(role)
             except ValidationError as error:
@@ -593,7 +593,7 @@ class Settings(BaseModel):
         return (
             self.dev
             and self.issuers == _DEVELOPMENT_ISSUERS
-            and all(self.classic_keys(role) == classic for role in _ROLES)
+            and all(self.classic_keys(role) == classic for role in ROLES)
         )
 
     def has_keys(self, role: Role) -> bool:

@@ -22,6 +22,7 @@ from tests.hub.signing import sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -279,6 +280,30 @@ async def test_r52_r53_at_debug_an_update_has_a_line_with_its_receivers(lines: L
     assert [line["traceparent"] for line in lines.of("updates published")[:3]] == [TRACE] * 3
 
 
+@pytest.mark.parametrize("history", ["memory://", "sqlite:///{}/log.db"])
+async def test_a_trace_is_that_of_the_request_even_if_the_update_is_dispatched_at_once(
+    history: str, lines: Lines, tmp_path: Path
+) -> None:
+    lines.at(logging.DEBUG)
+    token, other = current_token(["*"]), TRACE.replace("b7", "c8")
+    async with (
+        application(subscriptions=False, history_url=history.format(tmp_path), idempotency_window=3_600) as app,
+        follow(app, ("match", "a")) as stream,
+    ):
+        for number, trace in enumerate((TRACE, None, other, None, TRACE)):
+            headers = [FORM, bearer(token), *([("traceparent", trace)] if trace else [])]
+            await ask(app, "POST", PATH, headers, _form([("topic", "a"), ("id", str(number)), ("data", str(number))]))
+        # Repeated updates are not dispatched, and leave nothing behind.
+        await ask(
+            app, "POST", PATH, [FORM, bearer(token), ("traceparent", other)], _form([("topic", "a"), ("id", "1")])
+        )
+        await ask(app, "POST", PATH, [FORM, bearer(token)], _form([("topic", "a"), ("data", "last")]))
+        await stream.until("last")
+    found = lines.of("update dispatched")
+    assert [line.get("traceparent") for line in found] == [TRACE, None, other, None, TRACE, None]
+    assert [line.get("repeated") for line in lines.of("updates published")] == [None] * 5 + [1, None]
+
+
 def _form(fields: list[tuple[str, str]]) -> bytes:
     return "&".join(f"{name}={value}" for name, value in fields).encode()
 
@@ -288,7 +313,7 @@ def test_the_traces_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch, l
     monkeypatch.setattr(log_lines, "MOST_TRACED", 3)
     observer = LogLines(None, publishes=False, clock=lambda: 0.0)  # type: ignore[arg-type]
     reset = current_request.set(LoggedRequest([(b"traceparent", TRACE.encode())], None, "POST", "/"))
-    observer.published([Update(("a",), id=str(n)) for n in range(5)], 0.0)
+    observer.trace([Update(("a",), id=str(n)) for n in range(5)])
     current_request.reset(reset)
     assert list(observer._traced) == ["2", "3", "4"]
 

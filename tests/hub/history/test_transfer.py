@@ -452,6 +452,15 @@ def test_nightly_backups_are_named_by_the_time_and_old_ones_are_removed(
     assert "Updates   300\n" in run("stats", "--url", newest).stdout
 
 
+def test_a_new_backup_stays_although_others_claim_to_be_newer(tmp_path: Path, log: str) -> None:
+    future = tmp_path / "history-2099-01-01T000000Z.db"
+    future.write_text("of a time when the clock was wrong")
+    done = run("backup", tmp_path, "--keep", "1", "--url", log)
+    assert done.stdout.splitlines()[1:] == [f"removed {future}"]
+    [copy] = tmp_path.glob("history-*.db")
+    assert str(copy) in done.stdout
+
+
 def test_a_backup_that_fails_removes_nothing(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "backups"
     folder.mkdir()

@@ -6,19 +6,22 @@ import asyncio
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
-from contextlib import AsyncExitStack
+import threading
+from contextlib import AsyncExitStack, suppress
 from functools import partial
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hub.metrics import board
 from hub.metrics.board import Board
-from hub.metrics.catalogue import CELLS, GAUGES, PLACES, PROCESSES
-from hub.metrics.server import MetricsServer
+from hub.metrics.catalogue import CELLS, GAUGES, PLACES, PROCESSES, READY
+from hub.metrics.server import MOST_REQUESTS, MetricsServer
 from tests.conftest import HubProcess, children_of
 from tests.hub.commands import environment, process
 from tests.hub.metrics.reading import metrics_at, parsed, text_at
@@ -174,7 +177,8 @@ def test_a_reader_waits_for_no_worker_that_does_not_answer(monkeypatch: pytest.M
     its.slots[0].cells[PROCESSES] = 1.0
     its.slots[1].cells[0] = 3.0
     assert [slot[0] for slot in its.read()] == [0.0, 3.0]
-    its.read()
+    its.slots[0].cells[READY] = 1.0
+    assert [slot[READY] for slot in its.read()] == [0.0, 0.0]  # a process that hangs is not ready
     assert its.slots[0].asked.recv(4_096) == b"??"
     its.close()
 
@@ -206,7 +210,7 @@ def test_the_gauges_of_a_process_go_with_it_and_its_counts_stay() -> None:
     for cell in range(CELLS):
         its.slots[0].cells[cell] = its.slots[1].cells[cell] = 1.0
     its.clear_gauges(0)
-    first, second = its.read()
+    first, second = (slot.cells.tolist() for slot in its.slots)
     assert second == [1.0] * CELLS
     assert [cell for cell in range(CELLS) if first[cell] == 0.0] == sorted(GAUGES)
     gauges = {name for (name, _), cell in PLACES.items() if first[cell] == 0.0}
@@ -227,6 +231,50 @@ async def test_what_processes_share_is_not_added_up() -> None:
     its.close()
     assert found["hub_history_updates"] == 12
     assert found["mercure_subscribers_connected"] == 33
+
+
+async def test_few_requests_are_answered_at_a_time_and_each_ends(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hub.metrics.server.TIMEOUT_SECONDS", 0.5)
+    its = Board()
+    server = MetricsServer(its, "127.0.0.1", 0)
+    server.start()
+    port = int(server.url.rpartition(":")[2].split("/")[0])
+    try:
+        silent = [socket.create_connection(("127.0.0.1", port), HANG) for _ in range(50)]
+        for one in silent:
+            one.sendall(b"GET /metrics HTTP/1.1\r\n")
+        busy = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+        assert len(busy) <= MOST_REQUESTS
+        ends = await asyncio.to_thread(lambda: [_end(one) for one in silent])
+        assert ends == [b""] * 50  # some at once, and the others in time
+        for one in silent:
+            one.close()
+        with socket.create_connection(("127.0.0.1", port)) as rude:
+            rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+            rude.sendall(b"GET ")
+        while True:  # the last of them may still be busy
+            with suppress(OSError, HTTPException):
+                assert (await metrics_at(server.url))["hub_processes"] == 0
+                break
+    finally:
+        server.close()
+        its.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def _end(connection: socket.socket) -> bytes:
+    with suppress(ConnectionError):
+        return connection.recv(4_096)
+    return b""
+
+
+def test_a_host_that_is_none_is_named() -> None:
+    its = Board()
+    with pytest.raises(OSError, match=r"cannot serve metrics on a\.\.b port 0: this is not a host name"):
+        MetricsServer(its, "a..b", 0)
+    its.close()
 
 
 async def test_metrics_are_served_over_ipv6_and_a_silent_client_blocks_no_other() -> None:

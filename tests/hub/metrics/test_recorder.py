@@ -193,7 +193,7 @@ async def test_refusals_are_counted_by_reason() -> None:
         await ask(app, "GET", f"{PATH}/subscriptions", [bearer("nonsense")])
         await ask(app, "DELETE", PATH)
         await ask(app, "OPTIONS", PATH, [foreign, ("access-control-request-method", "POST")])
-        await ask(app, "GET", f"{PATH}?match=a", [foreign])
+        await ask(app, "GET", f"{PATH}?match=a", [foreign] * 50)
         found = changes(before, await read())
     assert {name: value for name, value in found.items() if "refusals" in name} == {
         "hub_refusals_total{invalid_token}": 2,
@@ -228,16 +228,17 @@ async def test_errors_are_counted() -> None:
             raise RuntimeError("planted")
         return Grant()
 
-    app = create_app(Settings(path=PATH, metrics_port=0, anonymous=True), authorize=authorize)
+    app = create_app(Settings(path=PATH, metrics_port=0, anonymous=True, subscriptions=True), authorize=authorize)
     async with app.running():
         before = await metrics_at(app.metrics_url)
         async with follow(app, ("match", "a")):
             pass
-        with pytest.raises(RuntimeError, match="planted"):
-            await ask(app, "GET", f"{PATH}?match=a", [("fail", "1")])
+        for target in (f"{PATH}?match=a", f"{PATH}/subscriptions"):
+            with pytest.raises(RuntimeError, match="planted"):
+                await ask(app, "GET", target, [("fail", "1")])
         found = changes(before, await metrics_at(app.metrics_url))
-    assert found["hub_refusals_total{internal_server_error}"] == 1
-    assert found["hub_authorize_seconds_count"] == 2
+    assert found["hub_refusals_total{internal_server_error}"] == 2
+    assert found["hub_authorize_seconds_count"] == 3
 
 
 async def test_the_caches_are_measured() -> None:
@@ -255,6 +256,35 @@ async def test_the_caches_are_measured() -> None:
     assert found["hub_cache_misses_total{tokens}"] == 1
     assert found["hub_cache_entries{tokens}"] == 1
     assert found["hub_cache_bytes{tokens}"] > 0
+
+
+async def test_repeated_updates_are_counted_once() -> None:
+    async with measured(idempotency_window=3_600) as (app, read):
+        before = await read()
+        for _ in range(5):
+            await publish(app, ANY, ("topic", "a"), ("id", "same"))
+        found = changes(before, await read())
+    assert found["mercure_updates_total"] == found["hub_history_updates"] == 1
+    assert found["hub_publish_seconds_count"] == 5
+
+
+async def test_a_stream_counts_before_it_has_read_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> Any:
+        raise HistoryUnavailable("planted")
+
+    async with measured() as (app, read):
+        await publish(app, ANY, ("topic", "a"))
+        before = await read()
+        monkeypatch.setattr(app.hub.history, "read", fail)
+        async with follow(app, ("match", "a"), ("last_event_id", "earliest")) as stream:
+            during = changes(before, await read())
+            monkeypatch.undo()
+            await stream.next_event()
+        after = changes(before, await read())
+    assert during["mercure_subscribers_connected"] == during["mercure_subscribers_total"] == 1
+    assert "hub_streams_live" not in during
+    assert "mercure_subscribers_connected" not in after
+    assert after["hub_streams_closed_total{client_left}"] == 1
 
 
 async def test_presence_updates_are_no_published_updates() -> None:
@@ -308,7 +338,7 @@ async def test_histograms_are_cumulative_and_end_with_their_count() -> None:
     async with measured() as (app, read):
         recorder = app.hub.observer.all[-1]
         for seconds in (0.0, 0.0001, 0.00011, 0.3, 10.0, 11.0):
-            recorder.published([Update(("a",))], seconds)
+            recorder.published([Update(("a",))], 1, seconds)
         found = await read()
     buckets = {
         name.partition("{")[2].rstrip("}"): value

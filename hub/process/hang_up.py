@@ -1,0 +1,59 @@
+"""SIGHUP: what a server does when it comes, from the start of the process on.
+
+    from a terminal, which was closed     shut down, as at SIGTERM
+    from anything else                    read the keys again
+    the process was told to ignore it     nothing, as `nohup` wants
+
+A signal that comes before there is a server is kept until there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = structlog.stdlib.get_logger("hub")
+
+
+class HangUp:
+    """The handler of SIGHUP, which is installed when it is made.
+
+    Must be made at the start, because a terminal that was closed is none any more.
+    """
+
+    def __init__(self) -> None:
+        self._has_terminal = any(os.isatty(file) for file in (0, 1, 2))
+        self._is_pending = False
+        self._read_keys: Callable[[], None] | None = None
+        number = getattr(signal, "SIGHUP", None)  # Windows has none
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, self._handle)
+
+    def _handle(self, *_: Any) -> None:
+        if self._has_terminal:
+            log.info("the terminal was closed, so the hub shuts down")
+            signal.raise_signal(signal.SIGTERM)
+        elif self._read_keys is None:
+            self._is_pending = True
+        else:
+            self._read_keys()
+
+    def then(self, read_keys: Callable[[], None]) -> None:
+        """From now on, call `read_keys` at each signal, and now if one is pending.
+
+        It is called by a signal handler, so it must not wait.
+        """
+        self._read_keys = read_keys
+        if self._is_pending:
+            self._is_pending = False
+            read_keys()
+
+    def forget(self) -> None:
+        """Keep signals again until `then`: this is a new process."""
+        self._read_keys, self._is_pending = None, False
