@@ -207,7 +207,7 @@ def _remove_clients(_: Any, __: str, fields: EventDict) -> EventDict:
     return {name: value for name, value in fields.items() if name not in ABOUT_CLIENTS}
 
 
-_logfmt = structlog.processors.LogfmtRenderer(key_order=["event"])
+_logfmt = structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False)
 
 
 def _text(logger: Any, method: str, fields: EventDict) -> tuple[tuple[str], dict[str, Any]]:

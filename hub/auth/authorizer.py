@@ -372,6 +372,24 @@ class Authorizer:
         return compiled
 
 
+def check_keys(settings: Settings) -> None:
+    """Raise ConfigurationError if a key in the settings, or in its file, is unusable.
+
+    Fetches nothing.
+    """
+    for role in _ROLES.values():
+        if keys := settings.classic_keys(role):
+            _check_key(f"{role}_key" if keys.key is not None else f"{role}_jwks_url", keys, settings)
+    for issuer in settings.issuers:
+        for keys in filter(None, (issuer.keys, issuer.publisher, issuer.subscriber)):
+            _check_key(f"issuer {issuer.id!r}", keys, settings)
+
+
+def _check_key(name: str, keys: Keys, settings: Settings) -> None:
+    if keys.jwks_url is None or keys.jwks_url.startswith("file:"):
+        open_keys(name, keys, ttl=settings.jwks_ttl, clock=time.monotonic, dev=settings.dev)
+
+
 class Explanation(NamedTuple):
     """What a token says, and whether a hub would accept it."""
 

@@ -20,8 +20,8 @@ from hub.errors import ConfigurationError
 from hub.http.application import server_app
 from hub.http.endpoints import DEBUGGER
 from hub.logs import log_to_stderr
-from hub.process.hang_up import HangUp
-from hub.process.server import app_with_new_keys, check_files, fitting, run, warn_of_files
+from hub.process.hang_up import CurrentKeys, HangUp
+from hub.process.server import check_files, fitting, run, warn_of_files
 from hub.process.workers import supervise
 from hub.settings import Settings
 from hub.settings.sources import Sources
@@ -148,14 +148,15 @@ def serve(
             return
         stack.enter_context(listener)
 
+        keys = CurrentKeys(settings, read_again)
+
         def work(number: int) -> None:
-            slot = metrics and metrics.board.slots[number]
-            serve_one(app_with_new_keys(settings, read_again, slot))
+            serve_one(server_app(keys.settings, metrics and metrics.board.slots[number]))
 
         also: dict[str, Any] = {}
         if metrics is not None:
-            also = {"beside": metrics.server.serve, "ended": metrics.board.clear_gauges}
-        raise typer.Exit(supervise(workers, work, hang_up=hang_up, **also))
+            also = {"beside": metrics.server.serve, "ended": metrics.board.note_death}
+        raise typer.Exit(supervise(workers, work, hang_up=hang_up, take_keys=keys.read, **also))
 
 
 class _Metrics(NamedTuple):

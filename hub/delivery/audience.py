@@ -143,6 +143,8 @@ class Audience:
         Lets other tasks run at the `pace`.
         """
         find = self._find(update.topics)
+        if find is self._cached:
+            self.lookups += len(update.topics) * (2 if update.private else 1)
         subscribed, granted = BitMap64(), BitMap64()
         for topic in update.topics:
             if pace.is_over():
@@ -161,6 +163,8 @@ class Audience:
         if not update.private:
             return update.topics
         find, topics = self._find(update.topics), []
+        if find is self._cached:
+            self.lookups += len(update.topics)
         for topic in update.topics:
             if pace.is_over():
                 await pace.pause()

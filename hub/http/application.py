@@ -38,7 +38,6 @@ from hub.metrics.recorder import Recorder
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import selectors_of, take_tokens
 from hub.protocol.updates import Update, require_updates
-from hub.settings.settings import ROLES
 from hub.settings.sources import Sources
 from skipfilter.text import shown
 
@@ -225,10 +224,7 @@ class HubApplication:
         settings = self.hub.settings
         with sources.named():
             new = sources.settings()
-            if any(settings.has_keys(role) != new.has_keys(role) for role in ROLES) or (
-                bool(settings.issuers) != bool(new.issuers)
-            ):
-                raise ConfigurationError("there are keys for other purposes than before: restart the hub")
+            settings.require_same_roles(new)
             await self.hub.authorizer.take_keys(new)
         self.hub.settings = settings.with_keys_of(new)
         log.info("the keys were read again")

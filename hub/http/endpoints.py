@@ -477,7 +477,8 @@ async def _logged(decision: Coroutine[Any, Any, CompiledGrant], action: Action) 
     fields: dict[str, Any] = {"subject": grant.subject.strip()} if grant.subject else {}
     if grant is ANONYMOUS:
         fields["anonymous"] = True
-    log.info(f"allowed to {action}", grants=len(matchers), first_grants=shown_matchers, **grant.token, **fields)
+    fields |= {"grants": len(matchers), "first_grants": shown_matchers}
+    log.info("client authorized", action=action, **fields, **grant.token)
     return grant
 
 

@@ -26,9 +26,9 @@ def respond(error: RequestError | HTTPException, request: Request, hub: Hub) -> 
     """Return the response to a request that was refused with `error`, and log it."""
     settings = hub.settings
     if isinstance(error, RequestError):
-        # A refused token puzzles its owner, so its line has a higher level, and is
-        # logged unless the log is restricted to errors.
-        level = logging.INFO if error.challenge is None else logging.WARNING
+        # A refused token puzzles its owner, and a fault of the hub its operator, so
+        # their lines have a higher level.
+        level = logging.WARNING if error.challenge or error.status >= 500 else logging.INFO
         reason = error.reason or str(error)
         log.log(level, "request refused", status=error.status, reason=reason)
         hub.observer.refused(error.kind())
@@ -41,8 +41,6 @@ def respond(error: RequestError | HTTPException, request: Request, hub: Hub) -> 
         if settings.dev and isinstance(error, InvalidToken):  # a developer may not read the log
             detail = f"the token is not valid here: {error.reason} (this reason is given in development mode only)"
         return problem(error.status, error.title, detail, headers)
-    log.info("request refused", status=error.status_code, reason=error.detail)
-    hub.observer.refused(_BY_THE_ROUTER.get(error.status_code, "other"))
     headers = dict(error.headers or {})
     details = {
         404: f"there is nothing at this path; the hub is at {settings.path}",
@@ -51,6 +49,8 @@ def respond(error: RequestError | HTTPException, request: Request, hub: Hub) -> 
     detail = details.get(error.status_code, "")
     if error.status_code == 405 and request.method == "POST" and not settings.can_publish:
         detail += "; without keys for publishers, only the program around the hub publishes"
+    log.info("request refused", status=error.status_code, reason=detail or error.detail)
+    hub.observer.refused(_BY_THE_ROUTER.get(error.status_code, "other"))
     return problem(error.status_code, error.detail, detail, headers)
 
 

@@ -23,7 +23,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from hub.metrics.catalogue import CELLS, GAUGES, PROCESSES, READY
+from hub.metrics.catalogue import CELLS, DEATHS, ENDED_BY_DEATH, GAUGES, OPEN, PROCESSES, READY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,10 +64,18 @@ class Board:
             self._asking.append(asking)
             self.slots.append(Slot(cells, asked))
 
-    def clear_gauges(self, number: int) -> None:
-        """Clear the gauges of a slot whose process has ended."""
+    def note_death(self, number: int) -> None:
+        """Count that the process of a slot has ended, and clear its gauges.
+
+        If it was killed, its open streams have ended with it.
+        """
+        cells = self._cells[number]
+        if cells[PROCESSES]:  # it has not ended by itself
+            cells[DEATHS] += 1
+            cells[ENDED_BY_DEATH] += cells[OPEN]
+            cells[OPEN] = 0.0
         for cell in GAUGES:
-            self._cells[number][cell] = 0.0
+            cells[cell] = 0.0
 
     def read(self) -> Sequence[Sequence[float]]:
         """Return the cells of each slot, with current gauges.

@@ -89,7 +89,7 @@ CATALOGUE: Final = (
         "counter",
         "Streams that have ended, by reason.",
         "reason",
-        tuple(ending.name.lower() for ending in Ending),
+        (*(ending.name.lower() for ending in Ending), "process_died"),
     ),
     Metric("hub_stream_seconds", "histogram", "How long streams were open.", buckets=LIFETIMES),
     Metric("hub_streams_fell_behind_total", "counter", "Times that the connection of a live stream was full."),
@@ -128,6 +128,7 @@ CATALOGUE: Final = (
     Metric("hub_connections_cut_total", "counter", "Idle connections that were closed for newer ones at the limit."),
     Metric("hub_bound_used", "gauge", "How much of a bound of all clients is in use.", "bound", BOUNDS),
     Metric("hub_bound_limit", "gauge", "The bound.", "bound", BOUNDS),
+    Metric("hub_process_deaths_total", "counter", "Processes that died, and were replaced."),
     Metric("hub_processes", "gauge", "Processes that serve the hub."),
     Metric("hub_processes_ready", "gauge", "Processes that accept new clients."),
 )
@@ -149,6 +150,10 @@ CELLS: Final = sum(metric.width * len(metric.values) for metric in CATALOGUE)
 """The number of cells of all metrics."""
 PROCESSES: Final = PLACES["hub_processes", ""]
 """The cell that is 1 while the process of a slot runs."""
+DEATHS: Final = PLACES["hub_process_deaths_total", ""]
+ENDED_BY_DEATH: Final = PLACES["hub_streams_closed_total", "process_died"]
+OPEN: Final = PLACES["mercure_subscribers_connected", ""]
+"""The cell with the open streams of a slot, which is always current."""
 READY: Final = PLACES["hub_processes_ready", ""]
 """The cell that is 1 while that process accepts new clients."""
 GAUGES: Final = tuple(

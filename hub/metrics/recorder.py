@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hub.delivery.observer import Observer
-from hub.metrics.catalogue import CATALOGUE, LIFETIMES, OTHER, PLACES, PROCESSES, SECONDS
+from hub.metrics.catalogue import CATALOGUE, LIFETIMES, OPEN, OTHER, PLACES, PROCESSES, SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,7 +35,6 @@ log = structlog.stdlib.get_logger("hub")
 _COUNTERS: Final = frozenset(metric.name for metric in CATALOGUE if metric.kind == "counter")
 
 _STREAMS: Final = PLACES["mercure_subscribers_total", ""]
-_OPEN: Final = PLACES["mercure_subscribers_connected", ""]
 _UPDATES: Final = PLACES["mercure_updates_total", ""]
 _LIFETIMES: Final = PLACES["hub_stream_seconds", ""]
 _FELL_BEHIND: Final = PLACES["hub_streams_fell_behind_total", ""]
@@ -72,7 +71,6 @@ class Recorder(Observer):
         self._gauges = gauges
         self._clock = clock
         self._wall_clock = wall_clock
-        self._open = 0  # streams
         # The counts of earlier processes in this slot, to which `gauges` are added.
         self._before = {place: slot.cells[cell] for place, cell in PLACES.items() if place[0] in _COUNTERS}
         self._answering: asyncio.Task[None] | None = None
@@ -101,11 +99,11 @@ class Recorder(Observer):
     def arrived(self, seat: Seat) -> None:
         """Count a stream that begins."""
         self._cells[_STREAMS] += 1
-        self._open += 1
+        self._cells[OPEN] += 1
 
     def left(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
         """Count a stream that ends, by its reason, and its time."""
-        self._open -= 1
+        self._cells[OPEN] -= 1
         self._cells[PLACES["hub_streams_closed_total", reason.name.lower()]] += 1
         self._time(_LIFETIMES, LIFETIMES, self._clock() - seat.came)
 
@@ -166,7 +164,6 @@ class Recorder(Observer):
 
     async def _refresh(self) -> None:
         """Write the gauges of this process."""
-        self._cells[_OPEN] = self._open
         try:
             for place, value in (await self._gauges()).items():
                 self._cells[PLACES[place]] = self._before.get(place, 0.0) + value

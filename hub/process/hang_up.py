@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from hub.auth.authorizer import check_keys
+from hub.errors import ConfigurationError
+from hub.http.application import KEYS_FAILED
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hub.settings import Settings
+    from hub.settings.sources import Sources
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -57,3 +64,31 @@ class HangUp:
     def forget(self) -> None:
         """Keep signals again until `then`: this is a new process."""
         self._read_keys, self._is_pending = None, False
+
+
+class CurrentKeys:
+    """The settings of a supervisor, with the keys that were last read.
+
+    A worker that starts later has them, even if their files cannot be read then.
+    """
+
+    def __init__(self, settings: Settings, read_again: Callable[[], Sources]) -> None:
+        self.settings = settings
+        self._read_again = read_again
+
+    def read(self) -> bool:
+        """Read the keys again; return whether the workers should, too.
+
+        Logs an error if the keys cannot be used; then those before stay.
+        """
+        try:
+            sources = self._read_again()
+            with sources.named():
+                new = sources.settings()
+                self.settings.require_same_roles(new)
+                check_keys(new)
+        except ConfigurationError as error:
+            log.error(KEYS_FAILED, reason=str(error))
+            return False
+        self.settings = self.settings.with_keys_of(new)
+        return True

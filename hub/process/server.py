@@ -23,19 +23,15 @@ import uvicorn
 
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history
-from hub.http.application import KEYS_FAILED, server_app
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from hub.process.workers import STARTUP_FAILURE
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
     from types import FrameType
 
     from hub.http.application import HubApplication
-    from hub.metrics.board import Slot
     from hub.settings import Settings
-    from hub.settings.sources import Sources
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -129,20 +125,6 @@ def raised_file_limit() -> int:
         except (OSError, ValueError):  # macOS allows less than it reports
             hard = soft
     return _UNLIMITED if hard == resource.RLIM_INFINITY else hard
-
-
-def app_with_new_keys(settings: Settings, read_again: Callable[[], Sources], slot: Slot | None) -> HubApplication:
-    """Return the application of `settings`, with the keys that the sources have now.
-
-    Logs an error if they cannot be used; then the keys are those in `settings`.
-    """
-    try:
-        sources = read_again()
-        with sources.named():
-            return server_app(settings.with_keys_of(sources.settings()), slot)
-    except ConfigurationError as error:
-        log.error(KEYS_FAILED, reason=str(error))
-        return server_app(settings, slot)
 
 
 def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:

@@ -47,13 +47,15 @@ def supervise(
     work: Callable[[int], None],
     *,
     hang_up: HangUp | None = None,
+    take_keys: Callable[[], bool] = lambda: True,
     ended: Callable[[int], None] | None = None,
     beside: Callable[[], None] | None = None,
 ) -> int:
     """Run `work` in `count` processes until SIGINT or SIGTERM.
 
     Each gets its number, from 0 on.  Both signals are forwarded to the workers as
-    SIGTERM, and SIGHUP as it is, if `hang_up` passes it on.
+    SIGTERM.  SIGHUP is forwarded as it is if `hang_up` passes it on, and if `take_keys`
+    returns true, which takes the keys of workers that start later.
 
     A worker that dies is restarted with the same number, after `ended` was called with
     that.  But if a worker ends with STARTUP_FAILURE, and none has ever ended in another
@@ -67,7 +69,7 @@ def supervise(
 
     Must be called while the process has no other threads, because it forks.
     """
-    processes = _Processes(work, beside, hang_up)
+    processes = _Processes(work, beside, hang_up, take_keys)
     try:
         processes.start_beside()
         for number in range(count):
@@ -80,10 +82,17 @@ def supervise(
 class _Processes:
     """The workers, the process beside them, and the signals that they get."""
 
-    def __init__(self, work: Callable[[int], None], beside: Callable[[], None] | None, hang_up: HangUp | None) -> None:
+    def __init__(
+        self,
+        work: Callable[[int], None],
+        beside: Callable[[], None] | None,
+        hang_up: HangUp | None,
+        take_keys: Callable[[], bool],
+    ) -> None:
         self._work = work
         self._beside = beside
         self._hang_up = hang_up
+        self._take_keys = take_keys
         self._workers: dict[int, tuple[int, float]] = {}  # pid -> its number, and when it was started
         self._helper = 0, 0.0  # the same of the process beside them; pid 0 if there is none
         self._signals = 0  # how many were received to end the workers
@@ -92,7 +101,7 @@ class _Processes:
         self._handled = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         self._blocked = {*self._handled, signal.SIGHUP}  # while a process is forked
         if hang_up is not None:
-            hang_up.then(partial(self._forward, signal.SIGHUP))
+            hang_up.then(self._read_keys)
 
     # -- signals
 
@@ -105,6 +114,11 @@ class _Processes:
         """End all workers."""
         self._signals += 1
         self._forward(signal.SIGTERM)
+
+    def _read_keys(self) -> None:
+        """Take the present keys, and have the workers take them."""
+        if self._take_keys():
+            self._forward(signal.SIGHUP)
 
     # -- processes
 

@@ -632,6 +632,15 @@ class Settings(BaseModel):
         """Return these settings with the issuers and keys of `other`."""
         return self.model_copy(update={name: getattr(other, name) for name in _TRUST})
 
+    def require_same_roles(self, other: Settings) -> None:
+        """Raise ConfigurationError if `other` has keys for other purposes than these
+        settings: a hub cannot change that while it runs.
+        """
+        if any(self.has_keys(role) != other.has_keys(role) for role in ROLES) or (
+            bool(self.issuers) != bool(other.issuers)
+        ):
+            raise ConfigurationError("there are keys for other purposes than before: restart the hub")
+
     def other_changes(self, other: Settings) -> list[str]:
         """Return the names of all settings but issuers and keys that differ."""
         return [

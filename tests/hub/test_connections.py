@@ -577,7 +577,7 @@ async def test_r53_n163_updates_are_logged_at_debug_level_without_their_data(
     published, dispatched = (record for record in caplog.records if "urn:x" in record.message)
     assert (published.levelno, dispatched.levelno) == (logging.DEBUG, logging.DEBUG)
     assert 'event="updates published" updates=1 first_id=urn:x first_topic=a' in published.message
-    assert "event=\"update dispatched\" id=urn:x topics=['a'] type=t private receivers=1" in dispatched.message
+    assert "event=\"update dispatched\" id=urn:x topics=['a'] type=t private=true receivers=1" in dispatched.message
     assert "a secret" not in caplog.text
     assert token not in caplog.text
 

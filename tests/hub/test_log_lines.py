@@ -114,7 +114,7 @@ async def test_all_lines_of_a_request_have_one_id_and_other_lines_have_none(line
         for _ in range(2):
             await publish(app, current_token(["a"]), ("topic", "a"))
         structlog.stdlib.get_logger("hub").info("on its own")
-    decisions, requests = lines.of("allowed to publish"), lines.of("updates published")
+    decisions, requests = lines.of("client authorized"), lines.of("updates published")
     assert [line["request"] for line in decisions] == [line["request"] for line in requests]
     assert len({line["request"] for line in requests}) == 2
     [other] = lines.of("on its own")
@@ -166,8 +166,7 @@ async def test_the_addresses_and_subjects_of_clients_can_be_left_out(lines: Line
         await ask(app, "POST", PATH, [FORM, bearer(token)], b"topic=b")
     events = {line["event"] for line in lines.all}
     assert events == {
-        "allowed to subscribe",
-        "allowed to publish",
+        "client authorized",
         "updates published",
         "request refused",
         "subscriber disconnected",
@@ -193,12 +192,12 @@ async def test_decisions_are_logged_if_wanted(lines: Lines) -> None:
             pass
         await publish(app, classic_token(["a"]), ("topic", "a"))
         await ask(app, "POST", PATH, [FORM, bearer("nonsense")], b"topic=a")
-    known, anonymous = lines.of("allowed to subscribe")
+    known, anonymous, classic = lines.of("client authorized")
+    assert [line["action"] for line in (known, anonymous, classic)] == ["subscribe", "subscribe", "publish"]
     assert (known["issuer"], known["token_id"]) == ("https://issuer.example", _id_of(token))
     assert known["subject"] == "https://issuer.example ann"
     assert (known["grants"], known["first_grants"]) == (2, ["exact:b", "mqtt:c/#"])
     assert anonymous["anonymous"] is True
-    [classic] = lines.of("allowed to publish")
     assert {"issuer", "token_id", "anonymous"}.isdisjoint(classic)
     assert [line["status"] for line in lines.of("request refused")] == [401]
 
@@ -207,7 +206,7 @@ async def test_a_decision_names_the_key_of_the_token(lines: Lines) -> None:
     claims = {"mercure": {"publish": ["*"]}, "iss": "x" * 1_000, "jti": 7}
     async with application(log_decisions=True) as app:
         await publish(app, sign(claims, key=DEVELOPMENT_KEY, header={"alg": "HS256", "kid": "k1"}), ("topic", "a"))
-    [line] = lines.of("allowed to publish")
+    [line] = lines.of("client authorized")
     assert (line["key"], len(line["issuer"]), "token_id" in line) == ("k1", 200, False)
 
 

@@ -80,6 +80,8 @@ async def test_r50_the_metrics_of_workers_are_added_up_and_those_of_a_killed_one
         await until(lambda: "a worker died and is restarted" in hub.log())
         dead = await metrics_at(hub.metrics_url)
         lost = 20 - dead["mercure_subscribers_connected"]
+        assert dead["hub_streams_closed_total{process_died}"] == lost
+        assert dead["hub_process_deaths_total"] == 1
         assert 0 <= lost <= 20
         await until(lambda: len(children_of(hub.process.pid)) == 3)
         while (again := await metrics_at(hub.metrics_url))["hub_processes"] < 2:
@@ -209,10 +211,14 @@ def test_the_gauges_of_a_process_go_with_it_and_its_counts_stay() -> None:
     its = Board(2)
     for cell in range(CELLS):
         its.slots[0].cells[cell] = its.slots[1].cells[cell] = 1.0
-    its.clear_gauges(0)
+    its.note_death(0)
     first, second = (slot.cells.tolist() for slot in its.slots)
     assert second == [1.0] * CELLS
     assert [cell for cell in range(CELLS) if first[cell] == 0.0] == sorted(GAUGES)
+    counted = {place for place, cell in PLACES.items() if first[cell] == 2.0}
+    assert counted == {("hub_process_deaths_total", ""), ("hub_streams_closed_total", "process_died")}
+    its.note_death(0)  # it has not begun again
+    assert its.slots[0].cells.tolist() == first
     gauges = {name for (name, _), cell in PLACES.items() if first[cell] == 0.0}
     assert "mercure_subscribers_connected" in gauges
     assert not any(name.endswith(("_total", "_seconds")) for name in gauges)

@@ -37,7 +37,9 @@ def test_a_query_asks_for_metrics_and_labels_that_there_are(query: Query) -> Non
     for name in names:
         metric = SAMPLES[name]
         is_counted = metric.kind in ("counter", "histogram")
-        assert is_counted == bool(re.search(rf"rate\({name}\b", query.text)), "a counter, and no gauge, has a rate"
+        assert is_counted == bool(re.search(rf"(rate|increase)\({name}\b", query.text)), (
+            "a counter, and no gauge, has a rate"
+        )
         selectors = re.findall(rf"{name}\{{([^}}]*)\}}", query.text)
         for label, values in re.findall(r'(\w+)=~?"([^"]*)"', ",".join(selectors)):
             if label != "job":
