@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -29,8 +30,9 @@ from hub.settings.variable_names import variable
 from skipfilter.text import example
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hub.http.application import HubApplication
-    from hub.hub import Hub
     from hub.metrics.board import Board
     from hub.metrics.server import MetricsServer
     from hub.settings.description import Description
@@ -107,48 +109,70 @@ def serve(
         wanted = sources.settings()
         log_to_stderr(log_level, wanted.log_format, with_clients=wanted.log_clients, with_process=workers > 1)
         settings = fitting(wanted)
-        if workers > 1 and settings.history_url.startswith("memory:"):
-            raise ConfigurationError(
-                "a history in memory belongs to one process, so several cannot share it: set `history_url`, as in "
-                "sqlite:///mercure.db"
-            )
         address = _resolve(host, port)
         if settings.dev and not dev_anywhere:
             _require_loopback(host, address, settings)
-        # If a later step fails, the listener is closed.
-        with contextlib.ExitStack() as on_failure:
-            listener = on_failure.enter_context(_listen(host, port, address))
-            metrics = _open_metrics(settings, workers)
-            if metrics is not None:
-                on_failure.callback(metrics.close)
-            served = server_app(settings, metrics and metrics.board.slots[0])
-            check_files(settings)
-            on_failure.pop_all()
-    typer.echo(_welcome(served.hub, f"http://{_authority(host, listener)}", metrics.server.url if metrics else ""))
+        opened = _open(settings, host, port, address, workers)
+    typer.echo(_welcome(opened, f"http://{_authority(host, opened.listener)}"))
     sys.stdout.flush()
     warn_of_files(wanted, settings)
+    again = partial(Sources, flags, config=config, env_file=env_file)
+    raise typer.Exit(_serve(opened, again, hang_up, workers=workers, detach=detach))
 
-    def read_again() -> Sources:
-        """Read all sources again; raise ConfigurationError if a file is wrong."""
-        return Sources(flags, config=config, env_file=env_file)
+
+class _Opened(NamedTuple):
+    """All that is open before a hub is served."""
+
+    app: HubApplication
+    """The application, unless several workers make their own."""
+    listener: socket.socket
+    metrics: _Metrics | None
+
+    def close(self) -> None:
+        """Close it, after the server has ended."""
+        self.listener.close()
+        if self.metrics is not None:
+            self.metrics.close()
+
+
+def _open(settings: Settings, host: str, port: int, address: _Address, workers: int) -> _Opened:
+    """Open all that a server needs; nothing stays open if an error is raised."""
+    if workers > 1 and settings.history_url.startswith("memory:"):
+        raise ConfigurationError(
+            "a history in memory belongs to one process, so several cannot share it: set `history_url`, as in "
+            "sqlite:///mercure.db"
+        )
+    with contextlib.ExitStack() as on_failure:
+        listener = on_failure.enter_context(_listen(host, port, address))
+        metrics = _open_metrics(settings, workers)
+        if metrics is not None:
+            on_failure.callback(metrics.close)
+        app = server_app(settings, metrics and metrics.board.slots[0])
+        check_files(settings)
+        on_failure.pop_all()
+    return _Opened(app, listener, metrics)
+
+
+def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, workers: int, detach: bool) -> int:
+    """Serve until a signal, and return the exit status.
+
+    `again` reads the sources of settings once more, for the keys in them.
+    """
+    metrics = opened.metrics
 
     def serve_one(app: HubApplication) -> None:
         """Serve an application in this process."""
-        hang_up.then(lambda: app.read_keys_soon(read_again))
-        run(app, listener, detach=detach)
+        hang_up.then(lambda: app.read_keys_soon(again))
+        run(app, opened.listener, detach=detach)
 
-    with contextlib.ExitStack() as stack:
-        if metrics is not None:
-            stack.callback(metrics.close)
+    with contextlib.closing(opened):
         if workers == 1:
             if metrics is not None:
                 metrics.server.start()
             with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
-                serve_one(served)
-            return
-        stack.enter_context(listener)
-
-        keys = CurrentKeys(settings, read_again)
+                serve_one(opened.app)
+            return 0
+        keys = CurrentKeys(opened.app.hub.settings, again)
 
         def work(number: int) -> None:
             serve_one(server_app(keys.settings, metrics and metrics.board.slots[number]))
@@ -156,7 +180,7 @@ def serve(
         also: dict[str, Any] = {}
         if metrics is not None:
             also = {"beside": metrics.server.serve, "ended": metrics.board.note_death}
-        raise typer.Exit(supervise(workers, work, hang_up=hang_up, take_keys=keys.read, **also))
+        return supervise(workers, work, hang_up=hang_up, take_keys=keys.read, **also)
 
 
 class _Metrics(NamedTuple):
@@ -251,17 +275,17 @@ def _history_place(settings: Settings) -> str:
     return f"in {url.scheme} at {url.netloc.rpartition('@')[2]}"  # without the password
 
 
-def _welcome(hub: Hub, url: str, metrics_url: str) -> str:
+def _welcome(opened: _Opened, url: str) -> str:
     """Return what to print at the start: addresses and, in development, examples."""
-    settings = hub.settings
+    settings = opened.app.hub.settings
     lines = [
         "",
         f"Hub       {url}{settings.path}",
         f"History   {_history_place(settings)}: the last {settings.history_updates:,} updates, "
         f"of {settings.history_bytes / 2**20:.0f} MiB at most",
     ]
-    if metrics_url:
-        lines.append(f"Metrics   {metrics_url}")
+    if opened.metrics is not None:
+        lines.append(f"Metrics   {opened.metrics.server.url}")
     if settings.event_log:
         lines.append(f"Events    in {Path(settings.event_log).absolute()}")
     if settings.debugger:
