@@ -26,8 +26,9 @@ import hashlib
 import json
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import structlog
 from cachetools import LRUCache
@@ -107,8 +108,7 @@ class Authorizer:
         self._clock = clock
         self._monotonic = monotonic
         self._fetched: dict[tuple[str, Keys], KeySource] = {}
-        self._classic = self._open_classic(settings)
-        self._issuers = self._open_issuers(settings)
+        self._classic, self._issuers = _opened(settings, self._open)
         self._generation = 0  # of the keys
         # The cache, by action, resource and digest of the token.  The sum of the costs
         # is at most `cached_tokens`.
@@ -116,26 +116,6 @@ class Authorizer:
         self._verified: LRUCache[tuple[Action, str, bytes], _Verified] = LRUCache(
             settings.cached_tokens, getsizeof=lambda verified: verified.cost
         )
-
-    def _open_classic(self, settings: Settings) -> dict[Action, KeySource]:
-        opened: dict[Action, KeySource] = {}
-        for action, role in _ROLES.items():
-            if keys := settings.classic_keys(role):
-                opened[action] = self._open(f"{role}_jwks_url" if keys.key is None else f"{role}_key", keys)
-        return opened
-
-    def _open_issuers(self, settings: Settings) -> dict[str, dict[Action, KeySource]]:
-        opened: dict[str, dict[Action, KeySource]] = {}
-        for issuer in settings.issuers:
-            name = f"issuer {issuer.id!r}"
-            roles = opened[issuer.id] = {}
-            if issuer.keys:
-                roles["publish"] = roles["subscribe"] = self._open(name, issuer.keys)
-            if issuer.publisher:
-                roles["publish"] = self._open(f"{name} (publisher)", issuer.publisher)
-            if issuer.subscriber:
-                roles["subscribe"] = self._open(f"{name} (subscriber)", issuer.subscriber)
-        return opened
 
     def _open(self, name: str, keys: Keys) -> KeySource:
         # A key set that is fetched stays if its settings have not changed.
@@ -167,7 +147,7 @@ class Authorizer:
         Raises ConfigurationError, and changes nothing, if a key is not usable.
         """
         # In a thread, because a file may be on a slow disk.
-        classic, issuers = await asyncio.to_thread(lambda: (self._open_classic(settings), self._open_issuers(settings)))
+        classic, issuers = await asyncio.to_thread(_opened, settings, self._open)
         before = self._sources()
         self._classic, self._issuers = classic, issuers
         self._generation += 1
@@ -372,22 +352,35 @@ class Authorizer:
         return compiled
 
 
+_Opened: TypeAlias = "tuple[dict[Action, KeySource], dict[str, dict[Action, KeySource]]]"
+"""The keys for classic tokens, and those of each issuer."""
+
+
+def _opened(settings: Settings, open: Callable[[str, Keys], KeySource]) -> _Opened:
+    """Return all keys of the settings, each opened by its name."""
+    classic: dict[Action, KeySource] = {}
+    for action, role in _ROLES.items():
+        if keys := settings.classic_keys(role):
+            classic[action] = open(f"{role}_jwks_url" if keys.key is None else f"{role}_key", keys)
+    issuers: dict[str, dict[Action, KeySource]] = {}
+    for issuer in settings.issuers:
+        name = f"issuer {issuer.id!r}"
+        roles = issuers[issuer.id] = {}
+        if issuer.keys:
+            roles["publish"] = roles["subscribe"] = open(name, issuer.keys)
+        if issuer.publisher:
+            roles["publish"] = open(f"{name} (publisher)", issuer.publisher)
+        if issuer.subscriber:
+            roles["subscribe"] = open(f"{name} (subscriber)", issuer.subscriber)
+    return classic, issuers
+
+
 def check_keys(settings: Settings) -> None:
     """Raise ConfigurationError if a key in the settings, or in its file, is unusable.
 
     Fetches nothing.
     """
-    for role in _ROLES.values():
-        if keys := settings.classic_keys(role):
-            _check_key(f"{role}_key" if keys.key is not None else f"{role}_jwks_url", keys, settings)
-    for issuer in settings.issuers:
-        for keys in filter(None, (issuer.keys, issuer.publisher, issuer.subscriber)):
-            _check_key(f"issuer {issuer.id!r}", keys, settings)
-
-
-def _check_key(name: str, keys: Keys, settings: Settings) -> None:
-    if keys.jwks_url is None or keys.jwks_url.startswith("file:"):
-        open_keys(name, keys, ttl=settings.jwks_ttl, clock=time.monotonic, dev=settings.dev)
+    _opened(settings, partial(open_keys, ttl=settings.jwks_ttl, clock=time.monotonic, dev=settings.dev))
 
 
 class Explanation(NamedTuple):

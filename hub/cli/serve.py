@@ -177,10 +177,14 @@ def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, wo
         def work(number: int) -> None:
             serve_one(server_app(keys.settings, metrics and metrics.board.slots[number]))
 
-        also: dict[str, Any] = {}
-        if metrics is not None:
-            also = {"beside": metrics.server.serve, "ended": metrics.board.note_death}
-        return supervise(workers, work, hang_up=hang_up, take_keys=keys.read, **also)
+        return supervise(
+            workers,
+            work,
+            hang_up=hang_up,
+            take_keys=keys.read,
+            ended=metrics and metrics.board.note_death,
+            beside=metrics and metrics.server.serve,
+        )
 
 
 class _Metrics(NamedTuple):

@@ -1,6 +1,7 @@
 """Log lines about updates and connections: one for each connection that has ended.
 
-A line takes some 50 µs, so by default there is none for an update.
+A line takes some 60 µs (`bench/results/observers.json`), so by default there is none
+for an update.
 
 Belongs here: the lines of an `Observer`.  Does not belong here: lines about requests
 that are refused (`http`).
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from hub.delivery.observer import Sent
     from hub.delivery.seat import Seat
     from hub.history.base import Entry
+    from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
 
 log = structlog.stdlib.get_logger("hub")
 
 SHOWN_MATCHERS: Final = 5
-"""Matchers of a connection that its line shows."""
+"""Matchers of a connection or a grant that a line shows, and topics of an update."""
 MOST_TRACED: Final = 10_000
 """Updates whose `traceparent` is kept until they are dispatched."""
 
@@ -114,9 +116,13 @@ class LogLines(Observer):
             )
 
 
+def shown_matchers(matchers: Sequence[TopicMatcher]) -> list[str]:
+    """Return the first matchers of some, as a line shows them."""
+    return [f"{matcher.type}:{matcher.pattern:.80}" for matcher in matchers[:SHOWN_MATCHERS]]
+
+
 def _about(seat: Seat) -> dict[str, object]:
     """Return the fields about a connection, and about the request that began it."""
     subscriber = seat.subscriber
-    matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in subscriber.subscribed[:SHOWN_MATCHERS]]
     fields = subscriber.log_context.fields(subscriber.grant.subject) if subscriber.log_context is not None else {}
-    return {"id": subscriber.id, "first_matchers": matchers, **fields}
+    return {"id": subscriber.id, "first_matchers": shown_matchers(subscriber.subscribed), **fields}

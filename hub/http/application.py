@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import sys
 from concurrent.futures import CancelledError, wait
 from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
@@ -468,6 +467,8 @@ def _may_serve_metrics() -> bool:
     Each of the workers of uvicorn would serve its own numbers, and only one of them
     could have the port.
     """
+    import multiprocessing
+
     if multiprocessing.parent_process() is None:
         return True
     log.warning(

@@ -41,6 +41,7 @@ from starlette.staticfiles import StaticFiles
 from hub import turns
 from hub.auth.grant import ANONYMOUS, DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
+from hub.delivery.log_lines import shown_matchers
 from hub.delivery.subscriber import Subscriber, client_at
 from hub.errors import (
     HistoryUnavailable,
@@ -292,7 +293,7 @@ class Endpoints:
     ) -> Coroutine[Any, Any, CompiledGrant]:
         """Return the grant of the request; see `Authorization.grant`."""
         decision = self._authorization.grant(action, request, self._public_origin(request), required=required)
-        return _logged(decision, action) if self._hub.settings.log_decisions else decision
+        return _logged(decision, action, request) if self._hub.settings.log_decisions else decision
 
     def _public_origin(self, request: Request) -> str:
         """Return the origin of the request's URL.
@@ -469,16 +470,14 @@ def _cold(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Starl
     return call
 
 
-async def _logged(decision: Coroutine[Any, Any, CompiledGrant], action: Action) -> CompiledGrant:
+async def _logged(decision: Coroutine[Any, Any, CompiledGrant], action: Action, request: Request) -> CompiledGrant:
     """Return the grant that a decision allows, and log it; a refusal is logged too."""
     grant = await decision
-    matchers = getattr(grant, action)
-    shown_matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in matchers[:5]]
-    fields: dict[str, Any] = {"subject": grant.subject.strip()} if grant.subject else {}
-    if grant is ANONYMOUS:
-        fields["anonymous"] = True
-    fields |= {"grants": len(matchers), "first_grants": shown_matchers}
-    log.info("client authorized", action=action, **fields, **grant.token)
+    request.logged.subject = grant.subject
+    matchers = grant.publish if action == "publish" else grant.subscribe
+    anonymous = {"anonymous": True} if grant is ANONYMOUS else {}
+    grants = {"grants": len(matchers), "first_grants": shown_matchers(matchers)}
+    log.info("client authorized", action=action, **anonymous, **grants, **grant.token)
     return grant
 
 

@@ -48,6 +48,13 @@ class Slot:
             self.asked.send(b".")
 
 
+def drain(connection: socket.socket) -> None:
+    """Read and drop all that has arrived at a socket, without waiting."""
+    with contextlib.suppress(OSError):  # nothing is left
+        while connection.recv(4_096):
+            pass
+
+
 class Board:
     """The slots of a hub with `workers` processes."""
 
@@ -73,7 +80,6 @@ class Board:
         if cells[PROCESSES]:  # it has not ended by itself
             cells[DEATHS] += 1
             cells[ENDED_BY_DEATH] += cells[OPEN]
-            cells[OPEN] = 0.0
         for cell in GAUGES:
             cells[cell] = 0.0
 
@@ -86,9 +92,7 @@ class Board:
         """
         waiting = set()
         for cells, asking in zip(self._cells, self._asking, strict=True):
-            with contextlib.suppress(OSError):
-                while asking.recv(4096):  # late answers to earlier questions
-                    pass
+            drain(asking)  # late answers to earlier questions
             if cells[PROCESSES]:
                 with contextlib.suppress(OSError):
                     asking.send(b"?")

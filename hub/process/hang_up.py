@@ -54,7 +54,7 @@ class HangUp:
     def then(self, read_keys: Callable[[], None]) -> None:
         """From now on, call `read_keys` at each signal, and now if one is pending.
 
-        It is called by a signal handler, so it must not wait.
+        A signal handler calls it, so in an event loop it must only schedule its work.
         """
         self._read_keys = read_keys
         if self._is_pending:

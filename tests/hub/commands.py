@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ from hub.__main__ import COMMANDS
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from typer.testing import Result
 
 
@@ -38,6 +42,31 @@ def run(
     """Run a command in this process, with the result of a process of its own."""
     ended = invoke(name, *arguments, stdin=stdin, **variables)
     return subprocess.CompletedProcess([name, *map(str, arguments)], ended.exit_code, ended.stdout, ended.stderr)
+
+
+@contextmanager
+def uvicorn_hub(*arguments: str, **variables: str) -> Iterator[Callable[[], str]]:
+    """Run `uvicorn hub:app` on a free port, in development mode, and then stop it; yield
+    a function that returns its output so far, of all its processes.
+    """
+    own = environment(HUB_DEV="1", HUB_HISTORY_URL="memory://", **variables)
+    with tempfile.TemporaryFile("w+") as out:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "hub:app", "--port", "0", *arguments],
+            env=own,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+
+        def output() -> str:
+            out.seek(0)
+            return out.read()
+
+        try:
+            yield output
+        finally:
+            server.terminate()
+            server.wait(HANG)
 
 
 def process(*arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:

@@ -7,9 +7,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
-import tempfile
 import threading
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -23,7 +20,7 @@ from hub.metrics.board import Board
 from hub.metrics.catalogue import CELLS, GAUGES, PLACES, PROCESSES, READY
 from hub.metrics.server import MOST_REQUESTS, MetricsServer
 from tests.conftest import HubProcess, children_of
-from tests.hub.commands import environment, process
+from tests.hub.commands import process, uvicorn_hub
 from tests.hub.metrics.reading import metrics_at, parsed, text_at
 from tests.redis_server import RedisServer
 from tests.waiting import HANG, until
@@ -148,26 +145,10 @@ async def test_a_metrics_port_in_use_stops_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 async def test_the_workers_of_uvicorn_have_no_metrics_and_say_so() -> None:
-    variables = {"HUB_DEV": "1", "HUB_METRICS_PORT": "0", "HUB_HISTORY_URL": "memory://"}
-    with tempfile.TemporaryFile("w+") as out:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "hub:app", "--port", "0", "--workers", "2"],
-            env=environment(**variables),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-
-        def log() -> str:
-            out.seek(0)
-            return out.read()
-
-        try:
-            await until(lambda: log().count("Application startup complete") == 2)
-            assert log().count("`skipfilter serve --workers` can") == 2
-            assert "metrics are served" not in log()
-        finally:
-            server.terminate()
-            server.wait(HANG)
+    with uvicorn_hub("--workers", "2", HUB_METRICS_PORT="0") as log:
+        await until(lambda: log().count("Application startup complete") == 2)
+        assert log().count("`skipfilter serve --workers` can") == 2
+        assert "metrics are served" not in log()
 
 
 # -- the board

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hub.commands import environment
+from tests.hub.commands import uvicorn_hub
 from tests.waiting import HANG, until
 from tests.wire import PATH, publish, request, subscribe
 
@@ -55,31 +52,15 @@ async def test_all_lines_of_a_server_are_json(start_hub: type[HubProcess], tmp_p
 @pytest.mark.processes
 @pytest.mark.parametrize("http", ["auto", "hub.http.uvicorn_protocol:HttpProtocol"])
 async def test_uvicorn_s_own_lines_have_the_format_of_the_hub(http: str) -> None:
-    variables = {"HUB_DEV": "1", "HUB_LOG_FORMAT": "json", "HUB_LOG_CLIENTS": "0", "HUB_HISTORY_URL": "memory://"}
-    with tempfile.TemporaryFile("w+") as out:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "hub:app", "--port", "0", "--http", http],
-            env=environment(**variables),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-
-        def log() -> str:
-            out.seek(0)
-            return out.read()
-
-        try:
-            await until(lambda: "Uvicorn running on" in log())
-            [started] = (line["event"] for line in parsed(log()) if "Uvicorn running on" in line["event"])
-            port = int(started.partition("127.0.0.1:")[2].split()[0])
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANG)
-            writer.close()
-            await until(lambda: "subscriber disconnected" in log())
-        finally:
-            server.terminate()
-            server.wait(HANG)
+    with uvicorn_hub("--http", http, HUB_LOG_FORMAT="json", HUB_LOG_CLIENTS="0") as log:
+        await until(lambda: "Uvicorn running on" in log())
+        [started] = (line["event"] for line in parsed(log()) if "Uvicorn running on" in line["event"])
+        port = int(started.partition("127.0.0.1:")[2].split()[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANG)
+        writer.close()
+        await until(lambda: "subscriber disconnected" in log())
         lines = parsed(log())
     assert {line.get("logger") for line in lines} == {"uvicorn.error", "uvicorn.access", None}
     assert not any("address" in line for line in lines)
