@@ -38,6 +38,7 @@ from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.auth.keys import RemoteKeys, open_keys
 from hub.auth.presented import find_token, require_same_site
 from hub.errors import InvalidToken, KeysUnavailable, TokenRequired
+from hub.protocol.requests import header_values
 from hub.protocol.topics import WILDCARD, TopicMatcher
 from skipfilter.text import shown
 
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
+RECENT_TOKENS: Final = 64
+"""Verified tokens that are found without a digest; each has at most `max_token` bytes.
+"""
 _ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "publisher", "subscribe": "subscriber"}
 
 
@@ -116,6 +120,9 @@ class Authorizer:
         self._verified: LRUCache[tuple[Action, str, bytes], _Verified] = LRUCache(
             settings.cached_tokens, getsizeof=lambda verified: verified.cost
         )
+        # Some of them by action, origin and the value of the header, oldest first: even
+        # a digest costs too much for a client that publishes very often.
+        self._recent: dict[tuple[Action, str, bytes], _Verified] = {}
 
     def _open(self, name: str, keys: Keys) -> KeySource:
         # A key set that is fetched stays if its settings have not changed.
@@ -137,6 +144,7 @@ class Authorizer:
         Each token is verified again when it is next used.
         """
         self._verified.clear()
+        self._recent.clear()
 
     async def take_keys(self, settings: Settings) -> None:
         """Take the issuers and keys of `settings` instead of the present ones.
@@ -185,6 +193,13 @@ class Authorizer:
         Raises TokenRequired, InvalidPresentation, InvalidToken or KeysUnavailable.
         """
         settings = self._settings
+        # 1. A header that was used before.
+        given = header_values(headers, b"authorization")
+        recent = action, origin, given[0] if len(given) == 1 else b""
+        if (verified := self._recent.get(recent)) is not None and verified.is_good(self._clock()):
+            self.lookups += 1
+            return verified.grant
+        # 2. Any other token.
         presented = find_token(headers, query_tokens, settings)
         if presented is None:
             if action == "subscribe" and settings.anonymous and not required:
@@ -192,10 +207,16 @@ class Authorizer:
             raise TokenRequired(f"a token is needed to {action}: send it in the Authorization header or in a cookie")
         if presented.by == "cookie" and action == "publish":
             require_same_site(headers, (origin, *settings.public_urls), settings.publish_origins)
-        grant = await self.verify(action, presented.token, resource=settings.resource_at(origin))
-        if presented.by == "query" and not grant.classic:
+        resource = settings.resource_at(origin)
+        generation = self._generation
+        verified = await self._verified_token(action, presented.token, resource)
+        if presented.by == "query" and not verified.grant.classic:
             raise InvalidToken("a current token must not be in the query, which logs and caches may keep (N60, V86)")
-        return grant
+        if presented.by == "header" and self._may_cache(verified, generation):
+            if len(self._recent) >= RECENT_TOKENS:
+                del self._recent[next(iter(self._recent))]
+            self._recent[recent] = verified
+        return verified.grant
 
     async def verify(self, action: Action, token: str, *, resource: str) -> CompiledGrant:
         """Return the grant of `token` for a request that does `action`.
@@ -206,6 +227,9 @@ class Authorizer:
         Raises InvalidToken if the token is not valid, or KeysUnavailable if its keys
         cannot be fetched.
         """
+        return (await self._verified_token(action, token, resource)).grant
+
+    async def _verified_token(self, action: Action, token: str, resource: str) -> _Verified:
         self._claims.check_text(token)
         # The same token may be used for both actions and for several resources.
         slot = (action, resource, hashlib.sha256(token.encode("ascii")).digest())
@@ -218,11 +242,17 @@ class Authorizer:
                 verified = await self._verify(action, token, resource)
             except MALFORMED as error:
                 raise InvalidToken(_reason(error)) from error
-            # A larger one does not fit into the cache, and is verified each time.  One
-            # whose keys were replaced meanwhile must not stay.
-            if verified.cost <= self._verified.maxsize and generation == self._generation:
+            if self._may_cache(verified, generation):
                 self._verified[slot] = verified
-        return verified.grant
+        return verified
+
+    def _may_cache(self, verified: _Verified, generation: int) -> bool:
+        """Return whether a verified token may stay; `generation` is that of its keys.
+
+        A larger one does not fit into the cache, and is verified each time.  One whose
+        keys were replaced meanwhile must not stay.
+        """
+        return verified.cost <= self._verified.maxsize and generation == self._generation
 
     async def _verify(self, action: Action, token: str, resource: str) -> _Verified:
         unverified = read(token)

@@ -125,8 +125,10 @@ class CompiledGrant:
 
     def require_publish(self, topic: str) -> None:
         """Raise InsufficientScope unless publishing to `topic` is allowed (N80)."""
-        if not any(matcher.match(topic) for matcher in self.publish):
-            raise InsufficientScope(f"the token or session does not allow publishing to {shown(topic)}")
+        for matcher in self.publish:  # not any(), whose generator takes twice the time
+            if matcher.match(topic):
+                return
+        raise InsufficientScope(f"the token or session does not allow publishing to {shown(topic)}")
 
     def require_read(self, topic: str) -> None:
         """Raise InsufficientScope unless the grant allows reading `topic` (N131)."""

@@ -122,8 +122,8 @@ class Live:
         # 1. A single entry has one set of seats, and its frame is the body.
         if len(entries) == 1:
             update = entries[0].update
-            body = SharedBody(entries[0].frame)
-            return [(await self._audience.of(update.topics, update.private, live, pace), 1, body)]
+            ids = await self._audience.of(update.topics, update.private, live, pace)
+            return [(ids, 1, SharedBody(entries[0].frame))] if ids else []
 
         # 2. Several entries.  A choice is a set of entries, as an integer: bit n stands
         #    for entries[n].

@@ -41,8 +41,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -67,7 +66,7 @@ EPOCH: Final = 2**40
 """The number that a node adds to its positions at each new epoch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """An update at its position in the history."""
 
@@ -76,10 +75,16 @@ class Entry:
     time: int = 0
     """The time of the append, in ms since 1970."""
 
-    @cached_property
+    _frame: bytes | None = field(default=None, init=False, repr=False, compare=False)  # None until it is needed
+
+    @property
     def frame(self) -> bytes:
         """The update as an event, encoded once for all readers."""
-        return events.frame(self.update)
+        frame = self._frame
+        if frame is None:
+            frame = events.frame(self.update)
+            object.__setattr__(self, "_frame", frame)
+        return frame
 
     @property
     def size(self) -> int:

@@ -49,8 +49,10 @@ class MemoryHistory:
         # Gaps of presence updates that are forgotten while older published ones are
         # kept: the first position of a gap -> the position after its last.
         self._gaps: SortedDict[int, int] = SortedDict()
-        # id -> the positions of the entries with this id, ascending
-        self._positions: defaultdict[str, deque[int]] = defaultdict(deque)
+        # id -> the position of the earliest entry with this id, and those of the later
+        # ones, ascending.  Few ids are repeated.
+        self._earliest: dict[str, int] = {}
+        self._later: defaultdict[str, deque[int]] = defaultdict(deque)
         self._published = _Kept()
         self._presence = _Kept()
         self._end = 0  # the position of the newest entry
@@ -108,9 +110,11 @@ class MemoryHistory:
         # has changed.
         size = sum(entry.size for entry in entries)
         for entry in entries:
-            self._entries[entry.position] = entry
-            self._positions[entry.update.id].append(entry.position)
-            kept.positions.append(entry.position)
+            position, id = entry.position, entry.update.id
+            self._entries[position] = entry
+            kept.positions.append(position)
+            if self._earliest.setdefault(id, position) != position:
+                self._later[id].append(position)
         self._end += len(entries)
         kept.bytes += size
         self._trim(self._retention)
@@ -143,10 +147,15 @@ class MemoryHistory:
         kept.forgotten = kept.positions.popleft()
         entry = self._entries.pop(kept.forgotten)
         kept.bytes -= entry.size
-        positions = self._positions[entry.update.id]
-        positions.remove(entry.position)
-        if not positions:
-            del self._positions[entry.update.id]
+        id, later = entry.update.id, self._later.get(entry.update.id)
+        if self._earliest[id] != entry.position:  # the two kinds are forgotten separately
+            self._later[id].remove(entry.position)
+        elif later:
+            self._earliest[id] = later.popleft()
+        else:
+            del self._earliest[id]
+        if later is not None and not later:
+            del self._later[id]
         # Positions of forgotten presence updates ascend: either this one extends the
         # newest gap, or it begins a new one.
         if kept is self._presence:
@@ -155,7 +164,7 @@ class MemoryHistory:
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
         """Return the position of the earliest entry with this id, or None; in O(1)."""
-        position = self._positions[id][0] if id in self._positions else None
+        position = self._earliest.get(id)
         return None if position is None or (presence and position < self._presence.forgotten) else position
 
     async def newest(self) -> Entry | None:
@@ -203,15 +212,13 @@ class MemoryHistory:
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         """Yield pages after a position, and wait for new entries."""
         while True:
-            # Take the event before reading, so that an append in between is noticed.
-            grown = self._grown
+            if after >= self._end:
+                await self._grown.wait()
             page = await self.read(after)
             page.require_presence(after)
             if page:
                 yield page
                 after = page[-1].position
-            else:
-                await grown.wait()
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
         """Change the list of those present, and append the updates about it."""
@@ -313,4 +320,5 @@ class MemoryHistory:
         by_id: dict[str, list[int]] = {}
         for position, entry in self._entries.items():
             by_id.setdefault(entry.update.id, []).append(position)
-        assert by_id == {id: list(positions) for id, positions in self._positions.items()}
+        assert by_id == {id: [first, *self._later.get(id, ())] for id, first in self._earliest.items()}
+        assert all(self._later.values())

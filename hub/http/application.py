@@ -19,17 +19,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
+from hub.begun import Begun
 from hub.delivery.subscriber import client_at
 from hub.errors import Closing, ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
 from hub.http.authorization import Authorization
-from hub.http.cors import cors
+from hub.http.cors import Cors, cors
 from hub.http.endpoints import Endpoints
 from hub.http.gauges import gauges
 from hub.http.open_connections import CONNECTIONS, Connections
-from hub.http.request import TOKENS, Request
+from hub.http.request import TOKENS, PlainRequest, Request
 from hub.http.response import SERVER_SEND
+from hub.http.uvicorn_protocol import lines_of
 from hub.hub import Hub
 from hub.logs import configure_log, current_request, log_beside_uvicorn
 from hub.metrics.board import Board
@@ -94,7 +96,7 @@ class HubApplication:
         self._loop: asyncio.AbstractEventLoop | None = None  # while the hub runs
         self._read_again: Callable[[], Sources] | None = None  # reads the keys; None if that is not wanted
         self._reading: asyncio.Task[None] | None = None
-        endpoints = Endpoints(hub, self._authorization)
+        self._endpoints = endpoints = Endpoints(hub, self._authorization)
         self._methods = endpoints.by_method()  # method -> endpoint, for the hub's own path
         self._cors = cors(hub.settings)
         self._router = Starlette(
@@ -251,6 +253,7 @@ class HubApplication:
                 max_header_fields=settings.max_header_fields,
                 max_head=settings.max_head,
                 refused=self.hub.observer.refused,
+                publisher=self._publisher(),
             )
         await self._router(scope, receive, partial(_send_reason, send))
 
@@ -302,6 +305,12 @@ class HubApplication:
             self.hub.observer.refused("internal_server_error")
             await request.answer(PlainTextResponse("Internal Server Error", 500))()
             raise
+
+    def _publisher(self) -> PlainPublisher | None:
+        """Return what answers plain requests to publish, if there are any."""
+        if "POST" not in self._methods or self._authorization.asks:
+            return None
+        return PlainPublisher(self, self._endpoints.publish, self._cors)
 
     def _report_mount(self, path: str) -> Response:
         """Log that the hub's path lacks that of its mount, and return the response."""
@@ -389,6 +398,58 @@ class HubApplication:
                 log.info("metrics are served", url=server.url)
                 server.start()
                 yield
+
+
+class PlainPublisher:
+    """Answers plain requests to publish; see `open_connections.Publisher`.
+
+    Not for an application that decides itself what a client may do: its function takes
+    a request of ASGI.
+    """
+
+    def __init__(
+        self, app: HubApplication, publish: Callable[[Request], Awaitable[Response]], cors: Cors | None
+    ) -> None:
+        self.target = app.hub.settings.path.encode("utf-8")
+        self.fields = _common_fields(cors)
+        self._app = app
+        self._publish = publish
+
+    def is_whole(self, app: object) -> bool:
+        """Return whether an application of a server is the hub's own."""
+        return app is self._app
+
+    def begin(self, scope: Scope, body: bytes) -> Begun[Response]:
+        """Begin to answer a request.  Raises `NotRunning`, and unexpected errors."""
+        if not self._app.hub.is_running:
+            raise NotRunning
+        scope[TOKENS] = ()
+        return Begun(self._answer(PlainRequest(scope, body)))
+
+    async def _answer(self, request: Request) -> Response:
+        hub = self._app.hub
+        current_request.set(request.logged)
+        try:
+            try:
+                return await self._publish(request)
+            except RequestError as error:
+                return problems.respond(error, request, hub)
+        except Exception:
+            hub.observer.refused("internal_server_error")
+            raise
+
+
+def _common_fields(cors: Cors | None) -> bytes:
+    """Return the fields of each response to a request without an Origin, as lines."""
+    fields: list[tuple[bytes, bytes]] = []
+
+    async def send(message: Message) -> None:
+        fields.extend(message["headers"])
+
+    start = {"type": "http.response.start", "status": 200, "headers": []}
+    add_cors = cors and partial(cors.send, request_headers=Headers(raw=[]))
+    Begun(_send_with_headers(send, add_cors, start))
+    return lines_of(fields)
 
 
 def create_app(

@@ -30,7 +30,6 @@ from urllib.parse import unquote, urlsplit
 import structlog
 from starlette.responses import (
     JSONResponse,
-    PlainTextResponse,
     RedirectResponse,
     Response,
     StreamingResponse,
@@ -41,6 +40,7 @@ from starlette.staticfiles import StaticFiles
 from hub import turns
 from hub.auth.grant import ANONYMOUS, DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
+from hub.begun import Begun
 from hub.delivery.log_lines import shown_matchers
 from hub.delivery.subscriber import Subscriber, client_at
 from hub.errors import (
@@ -52,7 +52,7 @@ from hub.errors import (
 )
 from hub.http.replay import ReplayResponse
 from hub.http.request import Request
-from hub.http.response import open_stream, stream_headers
+from hub.http.response import Published, open_stream, stream_headers
 from hub.logs import DEBUGGED, current_request
 from hub.node.presence import may_want_presence
 from hub.protocol.data import to_json
@@ -115,7 +115,7 @@ class Endpoints:
         if self._authorization.may_allow("subscribe"):
             methods |= dict.fromkeys(("GET", "QUERY"), self.subscribe)
         if self._authorization.may_allow("publish"):
-            methods["POST"] = self.publish
+            methods["POST"] = self._publish
         return methods
 
     def routes(self) -> list[BaseRoute]:
@@ -241,10 +241,13 @@ class Endpoints:
             _log_hints(subscribe_hints(request.query, body, settings))
         return grant, parse_subscribe(request.query, body, request.headers, settings)
 
-    async def publish(self, request: Request) -> Answer:
+    async def _publish(self, request: Request) -> Answer:
+        return request.answer(await self.publish(request))
+
+    async def publish(self, request: Request) -> Response:
         """Publish one update from a form, or a batch from JSON or lines of JSON.
 
-        The answer is the ids as plain text, one per line for a batch.
+        The response is the ids as plain text, one per line for a batch.
         """
         hub = self._hub
         requests, client = hub.shares.requests, client_at(request.address)
@@ -267,8 +270,8 @@ class Endpoints:
         finally:
             requests.give_back(client)
         if type == FORM:
-            return request.answer(PlainTextResponse(updates[0].id))
-        return request.answer(PlainTextResponse("".join(f"{update.id}\n" for update in updates)))
+            return Published(updates[0].id)
+        return Published("".join(f"{update.id}\n" for update in updates))
 
     async def _checked_updates(self, body: bytes, type: str, grant: CompiledGrant, portion: int) -> list[Update]:
         """Return the updates of a body.
@@ -315,8 +318,11 @@ class Endpoints:
         Raises `TooLarge` if it is longer than `limit`, `TooSlow` if it does not arrive
         in time, and `Closing` if the hub shuts down.
         """
-        async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
-            return await request.body(limit)
+        body = Begun(request.body(limit))
+        if not body.has_ended:  # otherwise it has arrived with the head, as most do
+            async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
+                return await body
+        return body.result
 
     # -- the subscription API
 

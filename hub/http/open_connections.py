@@ -20,6 +20,11 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from starlette.responses import Response
+    from starlette.types import Scope
+
+    from hub.begun import Begun
+
 log = structlog.stdlib.get_logger("hub")
 
 OTHER_FILES: Final = 64
@@ -39,13 +44,36 @@ class Waiting(Protocol):
         ...
 
 
+class Publisher(Protocol):
+    """The part of an application that answers plain requests to publish.
+
+    A request is plain if it needs nothing of ASGI; `uvicorn_protocol` says which are.
+    """
+
+    target: bytes
+    """The request target of the hub, without a query."""
+    fields: bytes
+    """The header fields that each response has beside its own, as lines."""
+
+    def is_whole(self, app: object) -> bool:
+        """Return whether a server's application is the hub's own, so that nothing
+        around it has to see a request.
+        """
+        ...
+
+    def begin(self, scope: Scope, body: bytes) -> Begun[Response]:
+        """Begin to answer a request.  Raises the errors of the application."""
+        ...
+
+
 class Connections:
     """The connections of one server, and the limits that apply to their requests.
 
     `max_header_fields` and `max_head`, in bytes, limit the head of a request.  `limit`
     is the maximum number of open connections; by default it is computed from the limit
     of open files.  `refused` is called for each request that a connection refuses, with
-    a name for the reason.  Used from one event loop.
+    a name for the reason.  `publisher` answers plain requests, if there is one.  Used
+    from one event loop.
     """
 
     def __init__(
@@ -55,11 +83,13 @@ class Connections:
         max_head: int = 2**16,
         limit: int | None = None,
         refused: Callable[[str], None] | None = None,
+        publisher: Publisher | None = None,
     ) -> None:
         self.max_header_fields = max_header_fields
         self.max_head = max_head
         self.limit = open_file_limit() - OTHER_FILES if limit is None else limit
         self.refused = refused or (lambda _: None)
+        self.publisher = publisher
         self.open = 0  # the number of open connections
         self.waiting: dict[Waiting, None] = {}  # those without a request in progress, longest wait first
         self.host: bytes | None = None  # the last valid Host field of any connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 from urllib.parse import quote
 
 from hub.errors import InvalidRequest, TooLarge
@@ -107,10 +107,33 @@ class Request:
                 # The answer reaches no client, but the error is logged.
                 raise InvalidRequest("the client disconnected before the whole body had arrived")
             body += message.get("body", b"")
-            if 0 < limit < len(body):
-                raise TooLarge(f"the body is longer than {limit} bytes")
+            _require_size(len(body), limit)
             if not message.get("more_body", False):
                 return bytes(body)
+
+
+class PlainRequest(Request):
+    """A request with its whole body, which is answered without ASGI."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, scope: Scope, body: bytes) -> None:
+        super().__init__(scope, _no_asgi, _no_asgi)
+        self._body = body
+
+    async def body(self, limit: int) -> bytes:
+        """Return the body, or raise `TooLarge`."""
+        _require_size(len(self._body), limit)
+        return self._body
+
+
+def _require_size(size: int, limit: int) -> None:
+    if 0 < limit < size:
+        raise TooLarge(f"the body is longer than {limit} bytes")
+
+
+async def _no_asgi(*_: object) -> NoReturn:
+    raise AssertionError("the request is answered without ASGI")
 
 
 async def _answered_by_router(_: Message) -> None:

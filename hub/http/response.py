@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from sse_starlette import EventSourceResponse
+from starlette.responses import Response
 
 from hub.delivery.stream import Stream
 from hub.http.asgi_connection import NO_LINK, AsgiConnection
@@ -28,6 +29,22 @@ if TYPE_CHECKING:
 
 SERVER_SEND: Final = "hub.send"
 """The key of the scope for the server's own `send`, which no middleware wraps."""
+
+
+class Published(Response):
+    """The response to a request that has published: its ids as text.
+
+    It makes its two header fields itself, because Starlette needs more time for them
+    than a short request has.
+    """
+
+    def __init__(self, ids: str) -> None:
+        self.status_code, self.background = 200, None
+        self.body = ids.encode("utf-8")
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", b"text/plain; charset=utf-8"),
+        ]
 
 
 async def _nothing() -> AsyncIterator[bytes]:

@@ -41,7 +41,7 @@ from hub.http.problems import problem
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterable
 
     from uvicorn.config import Config
     from uvicorn.server import ServerState
@@ -150,6 +150,7 @@ class HttpProtocol(HttpToolsProtocol):
         "_ends",
         "_half_closed",
         "_head_timer",
+        "_in_head",
         "_is_stream",
         "_keep_alive",
         "_left_to_drop",
@@ -173,6 +174,7 @@ class HttpProtocol(HttpToolsProtocol):
         # What is left for the next head or trailers; None while a response is detached.
         self._limit = self._new_limit()
         self.url = b""  # uvicorn sets it when the first request begins
+        self._in_head = True  # whether a head is expected, or has arrived in part
         self._head_timer: asyncio.TimerHandle | None = None  # aborts if the next head takes too long
         self._ends = False  # whether the connection ends with the response in progress
         self._left_to_drop = sys.maxsize  # bytes that may still be dropped
@@ -200,7 +202,7 @@ class HttpProtocol(HttpToolsProtocol):
         False if there is another request, even an incomplete one, or if the body of
         this one is incomplete.  `cycle` is uvicorn's object for a response.
         """
-        return self.cycle is cycle and not cycle.more_body and self._head_timer is None
+        return self.cycle is cycle and not cycle.more_body and not self._in_head
 
     def detach(self, cycle: Any, owner: Detached) -> bool:
         """Hand the response of `cycle`, whose head was sent, to an owner.
@@ -271,6 +273,8 @@ class HttpProtocol(HttpToolsProtocol):
                 self.parser.feed_data(part := limit.part(data))
                 limit.count(part, target=len(self.url))
                 data = data[len(part) :]
+            if self._in_head and self._head_timer is None:
+                self._await_head()
         except RequestError as error:
             self._refuse(error)
         except httptools.HttpParserUpgrade:
@@ -297,7 +301,7 @@ class HttpProtocol(HttpToolsProtocol):
         stream or the connection uses TLS.
         """
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body or self._head_timer is not None:
+        if cycle is None or cycle.response_complete or cycle.more_body or self._in_head:
             return False
         if self._is_stream or self.scheme == "https":  # TLS has no half-closed state
             return False
@@ -331,13 +335,12 @@ class HttpProtocol(HttpToolsProtocol):
     # -- for the parser
 
     def on_message_begin(self) -> None:
-        """Begin a request, and start the timer of its head unless it runs already."""
+        """Begin a request; if its head is incomplete, a timer starts soon."""
         HttpToolsProtocol.on_message_begin(self)
         self._limit.begin_message()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
-        if self._head_timer is None:
-            self._await_head()
+        self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header field or trailer.
@@ -351,7 +354,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Start the request's task, or queue it behind the request in progress.
+        """Begin the request whose head is complete.
 
         This repeats uvicorn's own method, which does not let a subclass choose the
         class of a cycle.  Raises `TargetTooLong` or `InvalidRequest`.
@@ -377,11 +380,26 @@ class HttpProtocol(HttpToolsProtocol):
         scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
         scope["raw_path"] = self.root_path.encode("ascii") + target.path
         scope["query_string"] = target.query or b""
+        self.begin_request()
+
+    def begin_request(self) -> None:
+        """Start the request's task, or queue it behind the request in progress."""
         app, before = self.app, self.cycle
+        self.cycle = cycle = self.new_cycle()
         if self.limit_concurrency is not None and self.limit_concurrency <= max(len(self.connections), len(self.tasks)):
             app = service_unavailable
-        self.cycle = cycle = Cycle(
-            scope=scope,
+        if before is None or before.response_complete:
+            self._answering = cycle
+            self._start_asgi_task(cycle, app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, app))
+
+    def new_cycle(self) -> Cycle:
+        """Return a new object for the request and its response."""
+        version = self.scope["http_version"]
+        return Cycle(
+            scope=self.scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
@@ -391,15 +409,9 @@ class HttpProtocol(HttpToolsProtocol):
             message_event=asyncio.Event(),
             # HTTP/1.0 has no such response (RFC 9110, 10.1.1 and 15.2).
             expect_100_continue=self.expect_100_continue and version == "1.1",
-            keep_alive=version == "1.1" and parser.should_keep_alive(),
+            keep_alive=version == "1.1" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
-        if before is None or before.response_complete:
-            self._answering = cycle
-            self._start_asgi_task(cycle, app)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, app))
 
     def on_chunk_header(self) -> None:
         """Apply the limits of a head: trailers may follow, unless the body goes on."""
@@ -451,7 +463,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)
 
     def _forget_head(self) -> None:
-        """Stop the timer of a head."""
+        """Expect no head any more, and stop its timer."""
+        self._in_head = False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -509,8 +522,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Write a complete response to the transport, as a problem document."""
         answer = problem(error.status, error.title, str(error), {})
         headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close"), _NOSNIFF]
-        lines = [name + b": " + value + b"\r\n" for name, value in headers]
-        self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", answer.body]))
+        self.transport.write(b"".join([STATUS_LINE[error.status], lines_of(headers), b"\r\n", answer.body]))
 
     def _end(self) -> None:
         """End the connection as soon as the client closes it, or after LINGER_SECONDS.
@@ -539,3 +551,8 @@ class AttachedProtocol(HttpProtocol):
     def may_detach(self, cycle: Any) -> bool:
         """Return False."""
         return False
+
+
+def lines_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return header fields as the lines of a response."""
+    return b"".join([name + b": " + value + b"\r\n" for name, value in fields])

@@ -23,7 +23,8 @@ import uvicorn
 
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history
-from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
+from hub.http.hub_protocol import HubProtocol
+from hub.http.uvicorn_protocol import AttachedProtocol
 from hub.process.workers import STARTUP_FAILURE
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
     settings: Settings = app.hub.settings
     config = uvicorn.Config(
         app,
-        http=HttpProtocol if detach else AttachedProtocol,
+        http=HubProtocol if detach else AttachedProtocol,
         access_log=False,
         log_config=None,
         server_header=False,

@@ -122,9 +122,12 @@ def parse_form(text: bytes, strict: Container[str]) -> list[tuple[str, str]]:
         if pair:
             raw_name, _, raw_value = pair.partition(b"=")
             name, value = _unquote(raw_name).decode("utf-8", "replace"), _unquote(raw_value)
-            pairs.append(
-                (name, decode_utf_8(repr(name), value) if name in strict else value.decode("utf-8", "replace"))
-            )
+            try:
+                pairs.append((name, value.decode("utf-8")))
+            except UnicodeDecodeError as error:
+                if name in strict:
+                    raise _not_utf_8(repr(name), error) from None
+                pairs.append((name, value.decode("utf-8", "replace")))
     return pairs
 
 
@@ -148,7 +151,8 @@ def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 
 def _unquote(text: bytes) -> bytes:
-    return unquote_to_bytes(text.replace(b"+", b" "))
+    text = text.replace(b"+", b" ")
+    return unquote_to_bytes(text) if b"%" in text else text
 
 
 def decode_utf_8(what: str, raw: bytes) -> str:
@@ -159,7 +163,11 @@ def decode_utf_8(what: str, raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{what} is not valid UTF-8: {error.reason} at byte {error.start}") from None
+        raise _not_utf_8(what, error) from None
+
+
+def _not_utf_8(what: str, error: UnicodeDecodeError) -> InvalidRequest:
+    return InvalidRequest(f"{what} is not valid UTF-8: {error.reason} at byte {error.start}")
 
 
 def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits) -> SubscribeRequest:
@@ -340,11 +348,21 @@ def _update(
     """
     if len(topics) > limits.max_topics:
         raise TooLarge(f"there are {len(topics)} topics; the limit is {limits.max_topics}")
-    for name, value in [("topic", topic) for topic in topics] + [("id", id or ""), ("type", type or "")]:
-        if len(value) > limits.max_topic // 4 and len(value.encode("utf-8")) > limits.max_topic:
-            raise TooLarge(f"{name} {shown(value)} is longer than {limits.max_topic} bytes")
+    most = limits.max_topic
+    for topic in topics:
+        _check_length("topic", topic, most)
+    if id:
+        _check_length("id", id, most)
+    if type:
+        _check_length("type", type, most)
     retry = None if retry is None else min(retry, _MAX_RETRY_MS)
     return Update(topics, data or "", private, id or new_id(), type or None, retry)
+
+
+def _check_length(name: str, value: str, most: int) -> None:
+    # A character has at most four bytes.
+    if len(value) > most // 4 and len(value.encode("utf-8")) > most:
+        raise TooLarge(f"{name} {shown(value)} is longer than {most} bytes")
 
 
 def _parse_retry(text: str) -> int | None:

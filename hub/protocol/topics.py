@@ -86,6 +86,8 @@ def check_text(name: str, value: str) -> None:
 
     `name` says in the message what the value is.
     """
+    if value.isascii() and value.isprintable():  # a shortcut for most texts
+        return
     if not FORBIDDEN.isdisjoint(value):
         code = next(ord(char) for char in value if char in FORBIDDEN)
         raise InvalidRequest(f"{name} {shown(value)} contains the control, format or surrogate character U+{code:04X}")
@@ -114,7 +116,10 @@ class TopicMatcher:
 
     def match(self, topic: str) -> bool:
         """Whether the matcher matches `topic`."""
-        return any(matcher.match(topic) for _, matcher in self.selectors)
+        for _, matcher in self.selectors:  # noqa: SIM110 - a generator takes twice the time
+            if matcher.match(topic):
+                return True
+        return False
 
 
 def topic_matcher(type: str, pattern: str, *, base_url: str) -> TopicMatcher:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,9 @@ EARLIEST_ID: Final = "earliest"
 No update can have this id (N116).
 """
 
+_VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+"""A random hexadecimal digit -> the one that stands for the variant of RFC 9562."""
+
 
 def new_id() -> str:
     """Return a random IRI (N27, N51).
@@ -30,7 +33,10 @@ def new_id() -> str:
     All of it is random.  A UUID of version 7 would show the time of the update to
     clients that may not read it (N111).
     """
-    return uuid.uuid4().urn
+    digits = os.urandom(16).hex()
+    # A UUID of version 4 without an object for it, which takes twice as long.
+    variant = _VARIANTS[digits[16]]
+    return f"urn:uuid:{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -39,6 +39,7 @@ from urllib.parse import unquote
 import structlog
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from hub.begun import in_task
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base, codec
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
@@ -381,6 +382,7 @@ class RedisHistory:
         """Turn errors of the server, and a timeout, into HistoryUnavailable."""
         if self._closed:
             raise HistoryUnavailable(f"{self._where} was closed")
+        await in_task()  # a timeout needs one
         try:
             async with asyncio.timeout(TIMEOUT):
                 yield

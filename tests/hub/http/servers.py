@@ -119,7 +119,7 @@ class _Protocol(HttpProtocol):
         self.transport: Any = wire
         self.flow = FlowControl(cast("Any", wire))
         self.cycle: Any = wire
-        self._head_timer, self._half_closed, self._detached = None, False, None
+        self._in_head, self._half_closed, self._detached = False, False, None
         self.shared = Connections()
         self.waiting: list[bytes] = []
         self._wire = wire

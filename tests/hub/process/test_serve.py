@@ -16,7 +16,8 @@ import pytest
 import uvicorn
 
 from hub import ConfigurationError, Settings, create_app
-from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
+from hub.http.hub_protocol import HubProtocol
+from hub.http.uvicorn_protocol import AttachedProtocol
 from hub.process import server
 from hub.process.server import (
     CUT_SECONDS,
@@ -85,7 +86,7 @@ def test_too_few_files_for_one_subscriber_prevent_the_start(limit: int, monkeypa
     assert fitting(Settings(dev=True)).max_connections == 1
 
 
-@pytest.mark.parametrize(("detach", "protocol"), [(True, HttpProtocol), (False, AttachedProtocol)])
+@pytest.mark.parametrize(("detach", "protocol"), [(True, HubProtocol), (False, AttachedProtocol)])
 def test_the_server_waits_for_streams_as_long_as_they_drain(
     detach: bool, protocol: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +133,7 @@ async def test_only_trusted_proxies_may_set_the_address_of_a_client(
     if trusted is not None:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
     app = create_app(Settings(dev=True, max_connections_per_client=1))
-    async with served(app, http=HttpProtocol) as hub:
+    async with served(app, http=HubProtocol) as hub:
         first, second = [
             await request(hub, "GET", f"{PATH}?match=a", [("X-Forwarded-For", each)]) for each in forwarded
         ]

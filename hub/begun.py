@@ -1,0 +1,66 @@
+"""Begun: a coroutine whose first part has run, without a task.
+
+    begun = Begun(work())         runs until the work ends, or waits for something
+
+    if begun.has_ended:           most work has nothing to wait for
+        begun.result
+    else:
+        await begun               in a task: runs the rest
+
+A task costs more than most requests to publish, and gives the event loop one more turn.
+The first part of such a coroutine must not need a task of its own, as
+`asyncio.timeout` does: it first awaits `in_task()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """A coroutine whose first part has run; await it once if it has not ended.
+
+    Raises what the first part raises.
+    """
+
+    __slots__ = ("_coroutine", "_waits_for", "has_ended", "result")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self.has_ended = False
+        """Whether the coroutine has returned."""
+        self.result: T
+        """What it has returned, if it has ended."""
+        self._step(coroutine.send, None)
+
+    def _step(self, resume: Callable[[Any], Any], value: object) -> None:
+        """Run the coroutine until it waits for something or ends."""
+        try:
+            self._waits_for = resume(value)
+        except StopIteration as end:
+            self.has_ended, self.result = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        while not self.has_ended:
+            try:
+                value = yield self._waits_for
+            except GeneratorExit:
+                self._coroutine.close()
+                raise
+            except BaseException as error:
+                self._step(self._coroutine.throw, error)
+            else:
+                self._step(self._coroutine.send, value)
+        return self.result
+
+
+async def in_task() -> None:
+    """Go on in a task: if there is none yet, let `Begun` return to its caller."""
+    if asyncio.current_task() is None:
+        await asyncio.sleep(0)

@@ -1,0 +1,184 @@
+"""HubProtocol: the protocol of `skipfilter serve`, which answers plain requests itself.
+
+    a request ─┬─► plain: the hub's application publishes it ─► one write
+               └─► any other: a task, and ASGI
+
+A plain request publishes, has arrived whole in one piece, and needs nothing of ASGI.
+Its rules are the same functions that ASGI reaches.  It costs half: there is no task,
+no message and no event.  If it has to wait, as for a history in a file, a task waits.
+
+Belongs here: what makes a request plain, and how the answer is written.  Does not
+belong here: any rule of the hub.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+from starlette.responses import PlainTextResponse
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from hub.begun import Begun
+from hub.http.uvicorn_protocol import HttpProtocol, lines_of
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import Scope
+
+    from hub.http.open_connections import Publisher
+    from hub.http.uvicorn_protocol import Cycle
+
+_FOR_ASGI: Final = frozenset([b"expect", b"origin", b"transfer-encoding", b"upgrade"])
+"""Header fields that no plain request has."""
+_CLOSE: Final = b"connection: close\r\n"
+
+
+class HubProtocol(HttpProtocol):
+    """The protocol of one connection; for `uvicorn --http`, too.
+
+    Nothing may stand between the server and the hub's application but uvicorn's reader
+    of `X-Forwarded-…`, and nobody may want an access log.  Otherwise there are no plain
+    requests.
+    """
+
+    __slots__ = ("_body", "_may_be_plain", "_publisher")
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._publisher = self._own_publisher()
+        self._may_be_plain = False  # whether the next request may be plain
+        self._body: bytes | None = None  # what has arrived of a request that may be plain
+
+    def _own_publisher(self) -> Publisher | None:
+        """Return the publisher of the application, if there may be plain requests."""
+        publisher, app = self.shared.publisher, self.app
+        if publisher is None or self.access_log or self.root_path or self.limit_concurrency is not None:
+            return None
+        if type(app) is ProxyHeadersMiddleware:
+            app = app.app
+        return publisher if publisher.is_whole(app) else None
+
+    # -- which requests are plain
+
+    def data_received(self, data: bytes) -> None:
+        """Parse bytes of requests.  Only the first request in them may be plain.
+
+        So a client that sends many at once does not hold the event loop.
+        """
+        self._may_be_plain = self._publisher is not None
+        super().data_received(data)
+        if self._body is not None:
+            self._go_through_asgi()
+
+    def begin_request(self) -> None:
+        """Begin a request; one that may be plain waits for its body."""
+        if self._may_be_plain and self._is_plain():
+            self._body = b""
+        else:
+            super().begin_request()
+        self._may_be_plain = False
+
+    def _is_plain(self) -> bool:
+        """Return whether the present request is plain, if its body is complete soon."""
+        assert self._publisher is not None
+        return (
+            self.url == self._publisher.target
+            and self.scope["method"] == "POST"
+            and self.scope["http_version"] == "1.1"
+            and self.parser.should_keep_alive()
+            and not self._ends
+            and (self.cycle is None or self.cycle.response_complete)
+            and _FOR_ASGI.isdisjoint([name for name, _ in self.headers])
+        )
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        if self._body is None:
+            super().on_body(body)
+        else:
+            self._body += body
+
+    def on_message_complete(self) -> None:
+        """End the request; a plain one is answered now."""
+        if self._body is None:
+            super().on_message_complete()
+        else:
+            self._limit.end_message()
+            body, self._body = self._body, None
+            self._publish(body)
+
+    def _go_through_asgi(self) -> None:
+        """Begin a request that is not plain, because the rest of it comes later."""
+        body, self._body = self._body, None
+        if not self._ends:  # it was not refused
+            super().begin_request()
+            if body:
+                super().on_body(body)
+
+    # -- the answer
+
+    def _publish(self, body: bytes) -> None:
+        """Answer a plain request, at once if it has nothing to wait for."""
+        assert self._publisher is not None
+        # A log line of the request has fields of it, and later ones must not.
+        context, scope = contextvars.copy_context(), self.scope
+        if type(self.app) is ProxyHeadersMiddleware:
+            Begun(_Forwarded(self.app)(scope, _never, _never))
+        try:
+            begun = context.run(self._publisher.begin, cast("Scope", scope), body)
+        except Exception as error:
+            self._respond(self._failure(error), closes=True)
+            return
+        if begun.has_ended and not self.flow.write_paused:
+            self._respond(begun.result, closes=False)
+            return
+        self.cycle = self._answering = cycle = self.new_cycle()
+        cycle.more_body = False
+        task = self.loop.create_task(self._respond_later(begun, cycle), context=context)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _respond_later(self, begun: Begun[Response], cycle: Cycle) -> None:
+        """Wait for the answer to a plain request, and send it."""
+        failed = False
+        try:
+            response = await begun
+        except Exception as error:
+            response, failed = self._failure(error), True
+        if not cycle.disconnected:
+            await self.flow.drain()
+        cycle.response_complete = True
+        if not cycle.disconnected:
+            self._respond(response, closes=failed or not cycle.keep_alive)
+
+    def _respond(self, response: Response, *, closes: bool) -> None:
+        """Write a response; then expect the next request, or close the connection."""
+        assert self._publisher is not None
+        head = STATUS_LINE[response.status_code], lines_of(self.server_state.default_headers)
+        fields = lines_of(response.raw_headers), self._publisher.fields, _CLOSE if closes else b""
+        self.transport.write(b"".join([*head, *fields, b"\r\n", response.body]))
+        if closes:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _failure(self, error: Exception) -> Response:
+        """Log an unexpected error as uvicorn does, and return the response."""
+        self.logger.error("Exception in ASGI application\n", exc_info=error)
+        return PlainTextResponse("Internal Server Error", 500)
+
+
+class _Forwarded(ProxyHeadersMiddleware):
+    """uvicorn's reader of `X-Forwarded-…`, without an application."""
+
+    def __init__(self, reader: ProxyHeadersMiddleware) -> None:
+        self.app, self.trusted_hosts = _nothing, reader.trusted_hosts
+
+
+async def _nothing(*_: object) -> None:
+    """Do nothing with a request, whose scope was changed."""
+
+
+async def _never(*_: object) -> NoReturn:
+    raise AssertionError("there is no message")

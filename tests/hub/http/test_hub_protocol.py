@@ -1,0 +1,378 @@
+"""Plain requests, which the protocol answers itself: the same bytes as through ASGI.
+
+Each test of behaviour runs both ways: with `HubProtocol`, and with `HttpProtocol`,
+which knows no plain requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+import uvloop
+
+from hub import Grant, Settings, create_app
+from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
+from hub.history.memory import MemoryHistory
+from hub.http.application import PlainPublisher
+from hub.http.hub_protocol import HubProtocol
+from hub.http.uvicorn_protocol import HttpProtocol
+from tests.asgi import NDJSON, classic_token, current_token
+from tests.hub import serving
+from tests.waiting import HANG, until
+from tests.wire import FORM, PATH, bearer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from hub.history.base import Entry
+    from hub.http.application import HubApplication
+    from tests.hub.serving import Served
+
+pytestmark = pytest.mark.anyio
+
+WAYS = pytest.mark.parametrize("http", [HttpProtocol, HubProtocol], ids=["ASGI", "plain"])
+AUTHORIZED = bearer(DEVELOPMENT_TOKEN)
+JSON = ("content-type", "application/json")
+UPDATE = b"topic=https%3A%2F%2Fexample.com%2F1&data=x"
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The bodies of the requests that were plain."""
+    bodies: list[bytes] = []
+    begin = PlainPublisher.begin
+
+    def noted(self: PlainPublisher, scope: Any, body: bytes) -> Any:
+        bodies.append(body)
+        return begin(self, scope, body)
+
+    monkeypatch.setattr(PlainPublisher, "begin", noted)
+    return bodies
+
+
+def app_of(cors_origins: tuple[str, ...] = (), **settings: Any) -> HubApplication:
+    return create_app(Settings(dev=True, cors_origins=cors_origins, **settings))
+
+
+served = partial(serving.served, access_log=False)
+
+
+def post(
+    body: bytes = UPDATE, *headers: tuple[str, str], target: str = PATH, version: str = "1.1", length: bool = True
+) -> bytes:
+    """The bytes of a request; by default it is authorized, and has a form."""
+    given = list(headers) or [AUTHORIZED, FORM]
+    if length:
+        given.append(("content-length", str(len(body))))
+    lines = [f"POST {target} HTTP/{version}", "host: hub.example", *(f"{name}: {value}" for name, value in given)]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+LAST = post(b"topic=the-last&id=the-last", AUTHORIZED, FORM, ("connection", "close"))
+
+
+async def said(server: Served, *parts: bytes) -> bytes:
+    """All that the server writes; the parts are sent in turns of the event loop."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for part in parts:
+        writer.write(part)
+        await writer.drain()
+        for _ in range(5):  # the server, in the same event loop, reads each by itself
+            await asyncio.sleep(0)
+    came = await asyncio.wait_for(reader.read(), HANG)
+    writer.close()
+    return came
+
+
+def comparable(came: bytes) -> list[bytes]:
+    """The lines, in their order, without what differs each time."""
+    return re.sub(rb"urn:uuid:[0-9a-f-]{36}|date: [^\r]*", b"?", came).split(b"\r\n")
+
+
+JSON_BODY = b'[{"topic": "a", "id": "1"}, {"topic": "b", "id": "2"}]'
+REQUESTS = {
+    "a form": (post(), True),
+    "a form with an id": (post(b"topic=a&id=%C3%A9&type=t&retry=5&private=on"), True),
+    "lines of JSON": (post(b'{"topic": "a"}\n{"topic": "b"}\n', AUTHORIZED, NDJSON), True),
+    "an array": (post(JSON_BODY, AUTHORIZED, JSON), True),
+    "a batch that pauses": (post(b'{"topic": "a"}\n' * 999, AUTHORIZED, NDJSON), True),
+    "no topic": (post(b"data=x"), True),
+    "a reserved topic": (post(b"topic=https://hub.example/.well-known/mercure/x"), True),
+    "no body": (post(b""), True),
+    "no content type": (post(UPDATE, AUTHORIZED), True),
+    "no token": (post(UPDATE, FORM), True),
+    "a token that is invalid": (post(UPDATE, FORM, bearer("a.b.c")), True),
+    "a token that does not allow it": (post(UPDATE, FORM, bearer(classic_token(publish=["other"]))), True),
+    "a token of another hub": (post(UPDATE, FORM, bearer(current_token([("exact", "*")]))), True),
+    "two tokens": (post(UPDATE, FORM, AUTHORIZED, AUTHORIZED), True),
+    "too long": (post(b"topic=a&data=" + b"x" * 20_000), True),
+    "a cookie": (post(UPDATE, FORM, ("cookie", f"mercureAuthorization={DEVELOPMENT_TOKEN}")), True),
+    "chunks": (post(b"1\r\nx\r\n0\r\n\r\n", AUTHORIZED, FORM, ("transfer-encoding", "chunked"), length=False), False),
+    "a page": (post(UPDATE, AUTHORIZED, FORM, ("origin", "https://page.example")), False),
+    "a query": (post(target=f"{PATH}?x=1"), False),
+    "an expectation": (post(UPDATE, AUTHORIZED, FORM, ("expect", "100-continue")), False),
+    "another protocol": (post(UPDATE, AUTHORIZED, FORM, ("connection", "upgrade"), ("upgrade", "h2c")), False),
+    "the last one": (post(UPDATE, AUTHORIZED, FORM, ("connection", "close")), False),
+    "another path": (post(target="/elsewhere"), False),
+    "no host": (post().replace(b"host: hub.example\r\n", b""), False),
+    "HTTP/1.0": (post(version="1.0"), False),
+    "another method": (post().replace(b"POST", b"PUT"), False),
+}
+
+
+@pytest.mark.parametrize("cors_origins", [(), ("https://page.example",), ("*",)], ids=["", "CORS", "any origin"])
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_both_ways_give_the_same_bytes(name: str, cors_origins: tuple[str, ...], plain: list[bytes]) -> None:
+    request, is_plain = REQUESTS[name]
+    came, ways = [], []
+    for http in (HttpProtocol, HubProtocol):
+        async with served(app_of(cors_origins=cors_origins, max_body=20_000), http=http) as server:
+            is_last = name in ("the last one", "HTTP/1.0", "no host", "another protocol")
+            came.append(comparable(await said(server, request, *([] if is_last else [LAST]))))
+        ways.append(len(plain))
+    assert came[0] == came[1]
+    assert came[0][0].startswith(b"HTTP/1.1 ")
+    assert ways == [0, is_plain]
+
+
+@pytest.mark.parametrize("cut", [10, 60, len(post()) - len(UPDATE), len(post()) - 1])
+async def test_a_request_in_two_pieces_goes_through_asgi(cut: int, plain: list[bytes]) -> None:
+    came = []
+    for http in (HttpProtocol, HubProtocol):
+        async with served(app_of(), http=http) as server:
+            came.append(comparable(await said(server, post()[:cut], post()[cut:], LAST)))
+    assert came[0] == came[1]
+    assert b"\r\n".join(came[0]).count(b"200 OK") == 2
+    assert plain == ([UPDATE] if cut < len(post()) - len(UPDATE) else [])
+
+
+@WAYS
+async def test_requests_of_one_piece_are_answered_in_their_order(http: type, plain: list[bytes]) -> None:
+    bodies = [b"topic=a&id=%d" % number for number in range(5)]
+    async with served(app_of(), http=http) as server:
+        came = await said(server, b"".join(map(post, bodies)) + LAST)
+    assert re.findall(rb"\r\n\r\n(\d|the-last)", came) == [b"0", b"1", b"2", b"3", b"4", b"the-last"]
+    assert plain == (bodies[:1] if http is HubProtocol else [])  # the others wait for their turn
+
+
+class Held(MemoryHistory):
+    """A history whose appends wait, as those of a file do, or fail."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings(dev=True).retention)
+        self.may_go = asyncio.Event()
+        self.appending = 0
+        self.error: Exception | None = None
+
+    async def append(self, *arguments: Any, **named: Any) -> list[Entry]:
+        self.appending += 1
+        await self.may_go.wait()
+        if self.error is not None:
+            raise self.error
+        return await super().append(*arguments, **named)
+
+
+@contextlib.asynccontextmanager
+async def held(http: type) -> AsyncIterator[tuple[Held, HubApplication, Served]]:
+    history = Held()
+    app = create_app(Settings(dev=True, cors_origins=()), history=history)
+    async with served(app, http=http) as server:
+        yield history, app, server
+
+
+@WAYS
+async def test_requests_wait_behind_one_that_waits_for_the_history(http: type, plain: list[bytes]) -> None:
+    async with held(http) as (history, _, server):
+        answers = asyncio.ensure_future(said(server, post(b"topic=a&id=1"), post(b"topic=a&id=2"), LAST))
+        await until(lambda: history.appending == 1)
+        history.may_go.set()
+        assert re.findall(rb"\r\n\r\n(\d|the-last)", await answers) == [b"1", b"2", b"the-last"]
+    assert len(plain) == (http is HubProtocol)
+
+
+@WAYS
+async def test_an_update_is_published_though_its_client_leaves(http: type) -> None:
+    async with held(http) as (history, app, server):
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(post())
+        await until(lambda: history.appending == 1)
+        at_once = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        writer.transport.abort()
+        await until(lambda: app._connections is not None and not app._connections.open)
+        history.may_go.set()
+        await until(lambda: app.hub.delivery.position == 1)
+        assert app.hub.shares.requests.used == 0
+
+
+@WAYS
+async def test_a_server_that_ends_waits_for_the_answer_and_closes_the_connection(http: type) -> None:
+    history = Held()
+    app = create_app(Settings(dev=True, cors_origins=()), history=history)
+    server = uvicorn.Server(uvicorn.Config(app, http=http, log_config=None, access_log=False, port=0))
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
+    writer.write(post(b"topic=a&id=1"))
+    await until(lambda: history.appending == 1)
+    server.should_exit = True
+    await until(lambda: not server.servers[0].sockets)
+    await asyncio.sleep(0)
+    history.may_go.set()
+    came = await asyncio.wait_for(reader.read(), HANG)
+    assert came.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close\r\n" in came
+    assert came.endswith(b"\r\n\r\n1")
+    writer.close()
+    await asyncio.wait_for(serving, HANG)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_r24_an_unexpected_error_is_logged_and_answered(waits: bool, caplog: pytest.LogCaptureFixture) -> None:
+    came = []
+    for http in (HttpProtocol, HubProtocol):
+        async with held(http) as (history, _, server):
+            history.error = RuntimeError("a fault")
+            if not waits:
+                history.may_go.set()
+            answer = asyncio.ensure_future(said(server, post()))
+            await until(lambda history=history: history.appending == 1)  # type: ignore[misc]
+            history.may_go.set()
+            came.append(comparable(await answer))
+    # uvicorn writes no `connection` after an error, and closes the connection too.
+    assert [line for line in came[1] if line != b"connection: close"] == came[0]
+    assert came[0][0] == b"HTTP/1.1 500 Internal Server Error"
+    records = [record for record in caplog.records if record.exc_info]
+    assert len(records) == 2
+    assert records[0].getMessage() == records[1].getMessage()
+    assert caplog.text.count("RuntimeError: a fault") == 2
+
+
+async def test_a_middleware_sees_each_request(plain: list[bytes]) -> None:
+    app = app_of()
+
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await app(scope, receive, send)  # its state reaches the protocol
+            return
+        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async with served(refuse, http=HubProtocol) as server:
+        assert (await said(server, post(), LAST)).count(b"HTTP/1.1 403 ") == 2
+    assert not plain
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"root_path": "/x"}, {"limit_concurrency": 100}, {"log_level": "trace"}],
+    ids=["root path", "limit", "trace"],
+)
+async def test_what_a_server_adds_needs_asgi(
+    config: dict[str, Any], plain: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("error", "access", "asgi"):  # uvicorn sets their levels, and pytest restores them
+        caplog.set_level(logging.INFO, f"uvicorn.{name}")
+    async with served(app_of(), http=HubProtocol, **config) as server:
+        await said(server, post(), LAST)
+    assert not plain
+
+
+async def test_an_access_log_has_each_request(plain: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("uvicorn.access")
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, "uvicorn.access"):
+            async with serving.served(app_of(), http=HubProtocol) as server:
+                await said(server, post(), LAST)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert len([record for record in caplog.records if record.name == "uvicorn.access"]) >= 2
+    assert not plain
+
+
+async def test_a_function_of_the_program_gets_each_request(plain: list[bytes]) -> None:
+    asked: list[str] = []
+
+    def authorize(request: Any) -> Grant:
+        asked.append(request.url.path)
+        return Grant(publish=["the-last"])
+
+    app = create_app(Settings(dev=True), authorize=authorize)
+    async with served(app, http=HubProtocol) as server:
+        came = await said(server, post(), LAST)
+    assert (came.count(b"HTTP/1.1 403 "), came.count(b"HTTP/1.1 200 ")) == (1, 1)
+    assert len(asked) == 2
+    assert not plain
+
+
+@WAYS
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_r6_the_headers_of_a_proxy_count_if_it_is_trusted(
+    http: type, is_trusted: bool, plain: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    token = bearer(current_token([("exact", "*")]))  # it is for https://hub.example
+    forwarded = [("x-forwarded-proto", "https"), ("x-forwarded-for", "192.0.2.7")]
+    app = app_of(log_publishes=True)
+    with caplog.at_level(logging.INFO, "hub"):
+        async with served(app, http=http, forwarded_allow_ips="127.0.0.1" if is_trusted else "192.0.2.1") as server:
+            came = await said(server, post(UPDATE, FORM, token, *forwarded), LAST)
+    first = next(record.getMessage() for record in caplog.records if "address=" in record.getMessage())
+    assert ("address=192.0.2.7" if is_trusted else "address=127.0.0.1") in first
+    assert came.startswith(b"HTTP/1.1 200 " if is_trusted else b"HTTP/1.1 401 ")
+    assert len(plain) == (http is HubProtocol)
+
+
+@WAYS
+async def test_only_the_log_lines_of_a_request_have_its_fields(http: type, caplog: pytest.LogCaptureFixture) -> None:
+    app = app_of(log_publishes=True)
+    with caplog.at_level(logging.DEBUG, "hub"):
+        async with served(app, http=http) as server:
+            request = post(b"topic=a&id=1", AUTHORIZED, FORM, ("x-request-id", "one"))
+            await said(server, request, request.replace(b"one", b"two"), LAST)
+            await until(lambda: app.hub.delivery.dispatched == 3)
+    lines = [record.getMessage() for record in caplog.records]
+    published = [line for line in lines if line.startswith('event="updates published"')]
+    assert [("request=one" in line, "request=two" in line) for line in published] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+    dispatched = [line for line in lines if "update dispatched" in line]
+    assert len(dispatched) == 3
+    assert not [line for line in dispatched if "request=" in line]
+
+
+@WAYS
+async def test_a_client_that_reads_nothing_stops_only_itself(http: type) -> None:
+    # Each response is about 200 bytes, and its request is longer: the client is stopped
+    # by the kernel's buffers long before this many.
+    async with served(app_of(publish_rate=10**6), http=http, loop="none") as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for _ in range(2_000):
+            writer.write(post())
+        other = await asyncio.wait_for(said(server, LAST), HANG)
+        assert other.endswith(b"the-last")
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_plain_requests_on_each_event_loop(loop: Any, tmp_path: Path, plain: list[bytes]) -> None:
+    async def run() -> bytes:
+        app = app_of(history_url=f"sqlite:///{tmp_path}/a.db", publisher_key=DEVELOPMENT_KEY)
+        async with served(app, http=HubProtocol) as server:
+            return await said(server, post(), *[post()] * 3, LAST)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(run()).count(b"HTTP/1.1 200 OK") == 5
+    assert len(plain) >= 1
