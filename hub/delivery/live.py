@@ -54,7 +54,7 @@ class Live:
         self._audience = audience
         self._clock = clock
         self._ids = BitMap64()  # of the live seats
-        self._moved = asyncio.Event()  # set by the next change of `position`
+        self._moved: asyncio.Event | None = None  # set by the next change of `position`, if any task waits for it
 
     def join(self, seat: Seat, outlet: Outlet, position: int) -> None:
         """Make a seat live: from now on, its outlet is written to.
@@ -169,11 +169,14 @@ class Live:
         this node, or pass the present position only to wake the callers of `moved`.
         """
         self.position = position
-        self._moved.set()
-        self._moved = asyncio.Event()
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
 
     async def moved(self) -> None:
         """Wait until the position is next set."""
+        if self._moved is None:
+            self._moved = asyncio.Event()
         await self._moved.wait()
 
 

@@ -66,9 +66,13 @@ EPOCH: Final = 2**40
 """The number that a node adds to its positions at each new epoch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
-    """An update at its position in the history."""
+    """An update at its position in the history.
+
+    No attribute is ever set again; but `frozen` would take three times as long to make
+    one.
+    """
 
     position: int
     update: Update
@@ -83,7 +87,7 @@ class Entry:
         frame = self._frame
         if frame is None:
             frame = events.frame(self.update)
-            object.__setattr__(self, "_frame", frame)
+            self._frame = frame
         return frame
 
     @property

@@ -60,7 +60,7 @@ class MemoryHistory:
         self._seen: OrderedDict[bytes, float] = OrderedDict()
         self._present: dict[str, Present] = {}  # by id
         self._epoch = uuid.uuid4().hex
-        self._grown = asyncio.Event()  # set by the next append
+        self._grown: asyncio.Event | None = None  # set by the next append, if a follower waits for it
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:
@@ -108,7 +108,7 @@ class MemoryHistory:
         """Append entries of one kind, forget others, and wake the followers."""
         # First the sizes: a lone surrogate raises UnicodeEncodeError before anything
         # has changed.
-        size = sum(entry.size for entry in entries)
+        size = sum([entry.update.size for entry in entries])
         for entry in entries:
             position, id = entry.position, entry.update.id
             self._entries[position] = entry
@@ -118,17 +118,27 @@ class MemoryHistory:
         self._end += len(entries)
         kept.bytes += size
         self._trim(self._retention)
-        self._grown.set()
-        self._grown = asyncio.Event()
+        if self._grown is not None:
+            self._grown.set()
+            self._grown = None
 
     def _trim(self, bounds: Retention) -> int:
         """Forget the oldest entries until they are within bounds; return how many."""
+        published, presence = self._published, self._presence
+        if (  # a shortcut while nothing is forgotten
+            bounds.max_age == math.inf
+            and len(published.positions) <= bounds.max_updates
+            and published.bytes <= bounds.max_bytes
+            and len(presence.positions) <= bounds.presence_updates
+            and presence.bytes <= bounds.presence_bytes
+        ):
+            return 0
         # An entry is too old if its time, in ms, is before `oldest`.
         before, oldest = len(self._entries), (self._clock() - bounds.max_age) * 1_000
         # 1. Each kind by its own bounds, but keep its newest entry.
         for kept, most, most_bytes in (
-            (self._published, bounds.max_updates, bounds.max_bytes),
-            (self._presence, bounds.presence_updates, bounds.presence_bytes),
+            (published, bounds.max_updates, bounds.max_bytes),
+            (presence, bounds.presence_updates, bounds.presence_bytes),
         ):
             while len(kept.positions) > 1 and (
                 len(kept.positions) > most or kept.bytes > most_bytes or self._entries[kept.positions[0]].time < oldest
@@ -213,6 +223,8 @@ class MemoryHistory:
         """Yield pages after a position, and wait for new entries."""
         while True:
             if after >= self._end:
+                if self._grown is None:
+                    self._grown = asyncio.Event()
                 await self._grown.wait()
             page = await self.read(after)
             page.require_presence(after)

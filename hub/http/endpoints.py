@@ -65,6 +65,7 @@ from hub.protocol.requests import (
     SubscriptionPath,
     content_type,
     header_values,
+    parse_form_update,
     parse_subscribe,
     parse_subscription_path,
     preferences,
@@ -280,12 +281,15 @@ class Endpoints:
         the grant forbids any of the updates.
         """
         updates: list[Update] = []
-        parsed = portion
-        for start, update in read_updates(body, type, self._hub.settings):
-            updates.append(update)
-            if start >= parsed:
-                parsed = start + portion
-                await turns.other_tasks()
+        if type == FORM:
+            updates.append(parse_form_update(body, self._hub.settings))
+        else:
+            parsed = portion
+            for start, update in read_updates(body, type, self._hub.settings):
+                updates.append(update)
+                if start >= parsed:
+                    parsed = start + portion
+                    await turns.other_tasks()
         if self._hub.settings.dev:
             _log_hints(publish_hints(body, type))
         await self._hub.check(updates, grant)
@@ -319,10 +323,10 @@ class Endpoints:
         in time, and `Closing` if the hub shuts down.
         """
         body = Begun(request.body(limit))
-        if not body.has_ended:  # otherwise it has arrived with the head, as most do
-            async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
-                return await body
-        return body.result
+        if body.has_ended:  # it has arrived with the head, as most do
+            return body.result
+        async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
+            return await body
 
     # -- the subscription API
 

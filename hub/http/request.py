@@ -113,7 +113,7 @@ class Request:
 
 
 class PlainRequest(Request):
-    """A request with its whole body, which is answered without ASGI."""
+    """A request whose whole body has arrived, and which is answered without ASGI."""
 
     __slots__ = ("_body",)
 

@@ -49,6 +49,7 @@ class PublishWindow:
         # Held by the publisher that waits for room; the others wait for the lock, in
         # order.
         self._turn = asyncio.Lock()
+        self._waiting = 0  # the number of publishers that wait for room or for the lock
 
     @property
     def in_flight(self) -> int:
@@ -71,9 +72,13 @@ class PublishWindow:
         be, and the errors of `append`.
         If `append` raises or is cancelled, the room is given back.
         """
-        count, size = len(updates), sum(update.size for update in updates)
+        count, size = len(updates), sum([update.size for update in updates])
         self.check(count, size)
-        await self._take(count, size)
+        self._settle()
+        if self._waiting or not self._has_room(count, size):
+            await self._wait_for_room(count, size)
+        self._updates += count
+        self._bytes += size
         try:
             entries = await append()
         except BaseException:
@@ -119,18 +124,25 @@ class PublishWindow:
         if part:
             yield part
 
-    async def _take(self, count: int, size: int) -> None:
-        """Wait for room and take it: first come, first served, so no batch starves."""
-        async with self._turn:
-            self._settle()
-            # If nothing is in flight, even an update that is too large has room.
-            while self._updates and (self._updates + count > self._max_updates or self._bytes + size > self._max_bytes):
-                if self._is_closed:
-                    raise Closing
-                await self._live.moved()
+    def _has_room(self, count: int, size: int) -> bool:
+        # If nothing is in flight, even an update that is too large has room.
+        return not self._updates or (
+            self._updates + count <= self._max_updates and self._bytes + size <= self._max_bytes
+        )
+
+    async def _wait_for_room(self, count: int, size: int) -> None:
+        """Wait for room: first come, first served, so no batch starves."""
+        self._waiting += 1
+        try:
+            async with self._turn:
                 self._settle()
-            self._updates += count
-            self._bytes += size
+                while not self._has_room(count, size):
+                    if self._is_closed:
+                        raise Closing
+                    await self._live.moved()
+                    self._settle()
+        finally:
+            self._waiting -= 1
 
     def _give_back(self, count: int, size: int) -> None:
         """Give back the room of updates that were not appended."""
@@ -140,7 +152,7 @@ class PublishWindow:
 
     def _note(self, entries: Sequence[Entry]) -> None:
         """Note the positions of appended updates, so that dispatch frees their room."""
-        self._appended.extend((entry.position, entry.size) for entry in entries)
+        self._appended.extend([(entry.position, entry.size) for entry in entries])
         if not entries:
             return
         newest = entries[-1].position

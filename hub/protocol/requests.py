@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import string
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -44,6 +45,7 @@ _HEXADECIMAL: Final = frozenset(string.hexdigits)
 FORM: Final = "application/x-www-form-urlencoded"
 NDJSON: Final = "application/x-ndjson"
 JSON: Final = "application/json"
+_LONGEST_TYPE: Final = 256  # more of a content type is cut off; no known one has as much
 _JSON_PARAMETERS: Final = (b"", b"charset=utf-8", b'charset="utf-8"')
 
 
@@ -118,10 +120,14 @@ def parse_form(text: bytes, strict: Container[str]) -> list[tuple[str, str]]:
     (N163).
     """
     pairs = []
-    for pair in text.split(b"&"):
+    for pair in text.replace(b"+", b" ").split(b"&"):
         if pair:
-            raw_name, _, raw_value = pair.partition(b"=")
-            name, value = _unquote(raw_name).decode("utf-8", "replace"), _unquote(raw_value)
+            raw_name, _, value = pair.partition(b"=")
+            if b"%" in raw_name:
+                raw_name = unquote_to_bytes(raw_name)
+            if b"%" in value:
+                value = unquote_to_bytes(value)
+            name = raw_name.decode("utf-8", "replace")
             try:
                 pairs.append((name, value.decode("utf-8")))
             except UnicodeDecodeError as error:
@@ -151,8 +157,7 @@ def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 
 def _unquote(text: bytes) -> bytes:
-    text = text.replace(b"+", b" ")
-    return unquote_to_bytes(text) if b"%" in text else text
+    return unquote_to_bytes(text.replace(b"+", b" "))
 
 
 def decode_utf_8(what: str, raw: bytes) -> str:
@@ -283,7 +288,15 @@ def content_type(headers: Headers) -> str:
     A type of JSON that has other parameters than a charset of UTF-8 is returned whole,
     so that it is no known type.
     """
-    value = next(iter(header_values(headers, b"content-type")), b"").strip().lower()
+    for name, given in headers:
+        if name == b"content-type":
+            return _media_type(given[:_LONGEST_TYPE])
+    return ""
+
+
+@lru_cache(64)
+def _media_type(value: bytes) -> str:
+    value = value.strip().lower()
     type, _, parameters = value.partition(b";")
     known = type.strip() != JSON.encode() or parameters.strip() in _JSON_PARAMETERS
     return (type.strip() if known else value).decode("latin-1")
@@ -315,12 +328,16 @@ def read_updates(body: bytes, type: str, limits: Limits) -> Iterator[tuple[int, 
     elif type == JSON:
         yield from _read_json(body, limits)
     elif type == FORM:
-        yield 0, _parse_form_update(body, limits)
+        yield 0, parse_form_update(body, limits)
     else:
         raise InvalidRequest(f"the content type must be {FORM}, {JSON} or {NDJSON}, not {shown(type)}")
 
 
-def _parse_form_update(body: bytes, limits: Limits) -> Update:
+def parse_form_update(body: bytes, limits: Limits) -> Update:
+    """Return the update in a form (N40–N54).
+
+    Raises InvalidRequest or TooLarge.
+    """
     if body.count(b"&") > limits.max_topics + _MAX_OTHER_FIELDS:
         raise TooLarge(f"more fields than {limits.max_topics} topics, and {_MAX_OTHER_FIELDS} others")
     pairs = parse_form(body, FIELDS)

@@ -98,9 +98,10 @@ class Update:
         """
         size = self._size
         if size is None:
-            lines = self.data.count("\n") + self.data.count("\r")
-            size = len(self.data.encode("utf-8")) + 6 * lines
-            size += sum(map(sys.getsizeof, (self.data, self.id, self.type, *self.topics)))
+            data = self.data
+            size = len(data) if data.isascii() else len(data.encode("utf-8"))
+            size += 6 * (data.count("\n") + data.count("\r"))
+            size += sum(map(sys.getsizeof, (data, self.id, self.type, *self.topics)))
             object.__setattr__(self, "_size", size)
         return size
 

@@ -11,7 +11,9 @@ A transaction also forgets some of the entries that are beyond the bounds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
+import threading
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from hub.history.base import Entry, Retention
     from hub.history.sqlite.database import Database
 
+GROUP_SECONDS: Final = 0.001
+"""How long a transaction waits for as many jobs as the last one had, if it had several.
+
+Many publishers then share it: a commit costs more than a job.  A lone job never waits.
+"""
 _UPDATES_PER_COMMIT: Final = 5_000
 """Updates that share a commit, at most, unless the first job alone has more."""
 
@@ -55,7 +62,8 @@ class _Committed(NamedTuple):
 
 
 class Commits:
-    """A queue of jobs, and the task that runs all waiting jobs in one transaction.
+    """A queue of jobs, of which the writer's thread runs all that wait in one
+    transaction.
 
     `node` is the name of this node, and `clock` returns seconds since 1970.  After each
     commit, `appended` is called with its entries, on the event loop, before any job of
@@ -76,9 +84,13 @@ class Commits:
         self._clock = clock
         self._appended = appended
         self._jobs: deque[_Job] = deque()  # the jobs that wait
-        self._committing: asyncio.Task[None] | None = None  # None if no job waits or runs
+        self._is_due = False  # whether the writer will take the jobs that wait
+        self._awaited = 0  # how many jobs the next transaction waits for; 0 or 1 for none
+        self._enough = threading.Event()  # set when there are so many
+        self._has_more = False  # whether more entries may have to be forgotten
+        self._gives_back = True  # whether the file may have many free pages
 
-    async def write(self, job: Callable[[Writing], T], updates: int = 1) -> T:
+    def write(self, job: Callable[[Writing], T], updates: int = 1) -> asyncio.Future[T]:
         """Run `job` in the next transaction, and return its result after the commit.
 
         Jobs run in the order of the calls, in the writer's thread.  A job must not
@@ -91,37 +103,49 @@ class Commits:
         self._database.require_open()
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.append(_Job(job, updates, done))
-        if self._committing is None:
-            self._committing = asyncio.create_task(self._commit_jobs())
-        return await done
+        if len(self._jobs) == self._awaited:
+            self._enough.set()
+        # The order matters, here and in `_commit_jobs`: either this sees that the
+        # writer has stopped, or the writer sees the job.
+        if not self._is_due:
+            self._is_due = True
+            self._database.writer.put(self._commit_jobs)
+        return done
 
     async def finish(self) -> None:
         """Wait until no job waits or runs."""
-        if self._committing is not None:
-            await self._committing
+        loop = asyncio.get_running_loop()
+        while self._is_due:
+            idle: asyncio.Future[None] = loop.create_future()
+            self._database.writer.put(partial(loop.call_soon_threadsafe, idle.set_result, None))
+            await idle
 
-    async def _commit_jobs(self) -> None:
-        """Run transactions until no job waits and nothing is left to forget."""
-        has_more = False
-        while self._jobs or has_more:
-            taken = self._take()  # none, if only entries are left to forget
+    # -- in the writer's thread
+
+    def _commit_jobs(self) -> None:
+        """Run one transaction, and another one later if there is more to do."""
+        if len(self._jobs) < self._awaited:
+            self._enough.wait(GROUP_SECONDS)
+        taken = self._take()
+        self._awaited = len(taken) if len(taken) > 1 else 0
+        self._enough.clear()
+        if taken or self._has_more:
+            outcome: _Committed | Exception
             try:
-                results, entries, has_more = await self._database.write(
-                    partial(self._commit, [job.do for job in taken])
-                )
+                outcome = committed = self._commit([job.do for job in taken])
+                self._has_more = committed.has_more
             except Exception as error:
                 # All jobs of the transaction fail.  The next transaction forgets.
-                has_more = False
-                for job in taken:
-                    if not job.done.done():
-                        job.done.set_exception(error)
-                continue
-            if entries:
-                self._appended(entries)
-            for job, result in zip(taken, results, strict=True):
-                if not job.done.done():  # else its caller was cancelled
-                    job.done.set_result(result)
-        self._committing = None
+                outcome, self._has_more = error, False
+            if taken:
+                with contextlib.suppress(RuntimeError):  # the event loop was closed
+                    taken[0].done.get_loop().call_soon_threadsafe(self._report, taken, outcome)
+        if not (self._jobs or self._has_more):
+            self._is_due, self._awaited = False, 0
+            if not self._jobs:
+                return
+            self._is_due = True
+        self._database.writer.put(self._commit_jobs)
 
     def _take(self) -> list[_Job]:
         """Remove and return the jobs of the next transaction."""
@@ -136,24 +160,44 @@ class Commits:
         """Run `jobs` in one transaction, and forget some entries beyond the bounds."""
         database, deadline = self._database, busy_until()
         for attempt in range(3):
-            file = database.opened()
+            # The transaction notices if the file was replaced.
+            file = (attempt == 0 and database.file) or database.opened()
             try:
                 with transaction(file.writer, deadline):
                     # Check while holding the lock.  A process that puts a damaged file
                     # aside holds the same lock, so it cannot do that now.
                     if identity_of(file.path) != file.identity:
                         raise Replaced
-                    writing = Writing(file, self._clock())
+                    writing = Writing(file, self._clock(), self._node)
                     results = [job(writing) for job in jobs]
                     has_more = writing.trim_some(self._retention)
-                    ports = writing.wake_ports(self._node) if writing.entries else []
                     writing.finish()
                 # After the commit, so that the other processes find the new entries.
-                wake(ports)
-                give_back(file.writer)
+                if writing.entries:
+                    wake(writing.wake_ports)
+                if self._gives_back or writing.forgotten:
+                    self._gives_back = give_back(file.writer)
                 return _Committed(results, writing.entries, has_more)
             except Replaced:  # try again with the new file
                 pass
             except sqlite3.Error as error:
                 database.mend(file, error, last=attempt == 2)
         raise HistoryUnavailable(f"{database.path} is being replaced again and again")
+
+    # -- on the event loop
+
+    def _report(self, jobs: list[_Job], outcome: _Committed | Exception) -> None:
+        """Give each job of a transaction its result, or the error of the transaction.
+
+        A job without a caller was cancelled.
+        """
+        if isinstance(outcome, Exception):
+            for job in jobs:
+                if not job.done.done():
+                    job.done.set_exception(outcome)
+            return
+        if outcome.entries:
+            self._appended(outcome.entries)
+        for job, result in zip(jobs, outcome.results, strict=True):
+            if not job.done.done():
+                job.done.set_result(result)

@@ -13,6 +13,7 @@ import asyncio
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
@@ -21,6 +22,7 @@ from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history.sqlite.file import File, alone, identity_of, is_busy, is_damage, lasting_reason, reason_of
 from hub.history.sqlite.repair import salvage
 from hub.history.sqlite.transaction import ReadTransaction
+from hub.history.sqlite.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,16 +48,18 @@ class Database:
         self.is_closed = False
         """Whether the history was closed.  Set by the event loop."""
         self._synchronous = synchronous
-        self._writer = ThreadPoolExecutor(1, "log-writer")  # owns `File.writer`
+        self.writer = Writer("log-writer")
+        """The thread that owns `File.writer`."""
         self._readers = ThreadPoolExecutor(READERS, "log-reader")
         self._lock = threading.RLock()  # held to change the next two attributes
-        self._file: File | None = None  # the open file
+        self.file: File | None = None
+        """The open file, which may have been replaced; see `opened`."""
         self._failed: File | None = None  # the file that was open before a failure
 
     @property
     def is_open(self) -> bool:
         """Whether a file is open."""
-        return self._file is not None
+        return self.file is not None
 
     def require_open(self) -> None:
         """Raise HistoryUnavailable if the history was closed."""
@@ -75,13 +79,6 @@ class Database:
         self.require_open()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._ask, question)
 
-    async def write(self, work: Callable[[], T]) -> T:
-        """Run `work` in the writer thread, and return its result.
-
-        Calls run one after the other, in their order.
-        """
-        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
-
     async def open(self) -> File:
         """Return the file as `opened` does, but in a reader thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.opened)
@@ -97,10 +94,10 @@ class Database:
         """
         with self._lock:
             # 1. The file that was opened before.
-            if self._file is not None and self.is_current(self._file):
-                return self._file
+            if self.file is not None and self.is_current(self.file):
+                return self.file
             # 2. Open another one.  Its offset depends on the previous file.
-            previous = self._file or self._failed
+            previous = self.file or self._failed
             try:
                 with alone(self.path):
                     file = File(self.path, self._synchronous, previous)
@@ -112,17 +109,17 @@ class Database:
                 raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
             # 3. Close the file that it replaces.  The writer thread may still use its
             #    writing connection, so that thread closes it.
-            if self._file is not None:
-                self._file.close_readers()
-                self._writer.submit(self._file.writer.close)
+            if self.file is not None:
+                self.file.close_readers()
+                self.writer.put(self.file.writer.close)
             if previous is not None and file.offset != previous.offset:
                 log.error("the history is another file now, and in another epoch", path=self.path)
-            self._file, self._failed = file, None
+            self.file, self._failed = file, None
             return file
 
     def is_current(self, file: File) -> bool:
         """Return whether `file` is the open file, and still the one at the path."""
-        return self._file is file and identity_of(self.path) == file.identity
+        return self.file is file and identity_of(self.path) == file.identity
 
     def _ask(self, question: Callable[[ReadTransaction], T]) -> T:
         """Run `question` on a connection; try again after a repair or a replacement."""
@@ -134,7 +131,7 @@ class Database:
             except sqlite3.Error as error:
                 if is_damage(error) and attempt < 2:
                     # Only the writer thread puts files aside.
-                    self._writer.submit(self.repair, file, error).result()
+                    self.writer.call(partial(self.repair, file, error))
                 # An operational error can mean that the file was replaced: try again.
                 elif not (isinstance(error, sqlite3.OperationalError) and attempt < 2):
                     raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
@@ -155,9 +152,9 @@ class Database:
         # new connection, and starts as a new process would.
         if not is_busy(error):
             with self._lock:
-                if self._file is file:
+                if self.file is file:
                     file.close()
-                    self._file, self._failed = None, file
+                    self.file, self._failed = None, file
         raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
 
     def repair(self, file: File, error: sqlite3.Error) -> None:
@@ -189,7 +186,7 @@ class Database:
     def close(self) -> None:
         """Wait for the threads to end, and close the file; it cannot be used again."""
         self._readers.shutdown()
-        self._writer.shutdown()
-        if self._file is not None:
-            self._file.close()  # the last connection to close merges the write-ahead log
-            self._file = None
+        self.writer.close()
+        if self.file is not None:
+            self.file.close()  # the last connection to close merges the write-ahead log
+            self.file = None

@@ -411,15 +411,18 @@ def renew(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE state SET epoch = ?, since = ?", (uuid.uuid4().hex, last_position(connection) + 1))
 
 
-def give_back(connection: sqlite3.Connection) -> None:
+def give_back(connection: sqlite3.Connection) -> bool:
     """Return some free pages of the file to the file system, if it has many.
 
-    Ignores errors: the entries are already stored, and damage will show later.
+    Returns whether it had many, so that it may have more of them.  Ignores errors: the
+    entries are already stored, and damage will show later.
     """
     with contextlib.suppress(sqlite3.Error):
         if _pragma(connection, "freelist_count") > max(_VACUUM_PAGES, _pragma(connection, "page_count") // 4):
             # executescript runs the statement to its end, which execute would not.
             connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+            return True
+    return False
 
 
 def is_damage(error: sqlite3.Error) -> bool:

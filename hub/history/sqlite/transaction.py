@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -53,6 +54,18 @@ ORPHANS_PER_BEAT: Final = 1_000
 _ROW_BYTES: Final = 80
 """Bytes of a row in addition to its texts, with its share of the index."""
 _SELECT: Final = "SELECT position, time, id, topics, private, type, retry, data FROM log "
+_BEGINNING: Final = (
+    "SELECT (SELECT max(position) FROM log), published, published_bytes, published_forgotten,"
+    " presence, presence_bytes, presence_forgotten,"
+    " (SELECT group_concat(bell) FROM node WHERE bell AND name <> ?) FROM state"
+)
+_ROWS: Final = 16
+"""Rows that one statement inserts, at most."""
+_INSERTS: Final = [
+    "INSERT INTO log VALUES " + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)  # noqa: S608 - no value
+    for count in range(_ROWS + 1)
+]
+"""The statement that inserts so many rows; there is none for 0."""
 # The oldest entries of each kind after a position: position, time and size.
 _PUBLISHED: Final = (
     "SELECT position, time, size FROM log WHERE position > ?"
@@ -82,22 +95,25 @@ class Writing:
 
     The caller begins the transaction, makes this object, calls its methods and then
     `finish`, and commits.  If any of them raises, the caller must undo the transaction.
-    `now` is the time of the new entries, in seconds since 1970.  Use it in the writer's
-    thread only.
+    `now` is the time of the new entries, in seconds since 1970, and `node` the name of
+    this node.  Use it in the writer's thread only.
     """
 
-    def __init__(self, file: File, now: float) -> None:
+    def __init__(self, file: File, now: float, node: str) -> None:
         self.entries: list[Entry] = []
         """The entries that this transaction appended."""
+        self.forgotten = 0
+        """The number of entries that it has forgotten."""
         self._connection = file.writer
         self._offset = file.offset
         self._now = int(now * 1_000)  # ms since 1970
-        self._end = last_position(file.writer)  # the newest entry's position in the file
-        row = file.writer.execute(
-            "SELECT published, published_bytes, published_forgotten, presence, presence_bytes, presence_forgotten"
-            " FROM state"
-        ).fetchone()
-        self._published, self._presence = _Kept(*row[:3]), _Kept(*row[3:])
+        # One statement: at each of them, the thread may lose the global lock to the
+        # event loop, and wait for it.
+        row = file.writer.execute(_BEGINNING, (node,)).fetchone()
+        self._end: int = row[0] or 0  # the newest entry's position in the file
+        self._published, self._presence = _Kept(*row[1:4]), _Kept(*row[4:7])
+        self.wake_ports = [int(port) for port in (row[7] or "").split(",") if port]
+        """The ports of the wake sockets of all other nodes."""
         self._stored = self._published, self._presence  # as the table `state` has them
 
     def append(self, rows: Iterable[Row], *, presence: bool = False) -> list[Entry]:
@@ -113,7 +129,9 @@ class Writing:
             entries.append(Entry(self._offset + self._end, update, self._now if moment is None else moment))
             parameters.append((self._end, entries[-1].time, size, *texts))
             sizes.append(size)
-        self._connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", parameters)
+        for first in range(0, len(parameters), _ROWS):
+            some = parameters[first : first + _ROWS]
+            self._connection.execute(_INSERTS[len(some)], [*chain.from_iterable(some)])
         if presence:
             self._connection.executemany("INSERT INTO presence VALUES (?)", [row[:1] for row in parameters])
             self._presence = self._presence.grown(sizes)
@@ -176,7 +194,9 @@ class Writing:
         presence = self._within(_PRESENCE, kept, bounds.presence_updates, bounds.presence_bytes, oldest, limit)
         if presence != kept:
             self._forget_presence(presence.forgotten + 1)
-        return before - self._published.updates - self._presence.updates
+        forgotten = before - self._published.updates - self._presence.updates
+        self.forgotten += forgotten
+        return forgotten
 
     def prune(self, bounds: Retention) -> int:
         """Forget as `trim` does, up to 4 * TRIM_ENTRIES of a kind; return how many."""
@@ -196,6 +216,8 @@ class Writing:
         Only counts; the caller deletes the rows.
         """
         updates, size, forgotten = kept
+        if updates <= most and size <= most_bytes and oldest == -math.inf:
+            return kept
         rows = self._connection.execute(rows_of_kind, (forgotten, limit))
         for position, moment, own in rows:
             if updates <= 1 or (updates <= most and size <= most_bytes and moment >= oldest):
@@ -245,10 +267,6 @@ class Writing:
         Here and below, `now` is in seconds of a clock since boot.
         """
         self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", (node, now, port))
-
-    def wake_ports(self, node: str) -> list[int]:
-        """Return the ports of the wake sockets of all nodes except `node`."""
-        return [port for (port,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
 
     def give_time(self, now: float, timeout: float) -> None:
         """Count all nodes as alive at `now` if none has reported for half of `timeout`.
