@@ -78,13 +78,13 @@ async def test_a_transaction_waits_for_as_many_jobs_as_the_last_one_and_a_lone_j
     first = log._commits.write(lambda _: gates[0].wait(HANG))
     await until(lambda: not log._commits._jobs)
     two = asyncio.gather(append("a"), append("b"), log._commits.write(lambda _: gates[1].wait(HANG)))
-    await asyncio.sleep(0)
+    await until(lambda: len(log._commits._jobs) == 3)
     gates[0].set()
     await first
     await until(lambda: not log._commits._jobs)
     # 3. The one after it waits until it has as many, three.
     three = asyncio.gather(append("c"), append("d"))
-    await asyncio.sleep(0)
+    await until(lambda: len(log._commits._jobs) == 2)
     gates[1].set()
     await two
     await asyncio.gather(three, append("e"))
