@@ -37,8 +37,13 @@ class Variant(NamedTuple):
 
 def variants(workload: str, argument: object) -> dict[str, Variant]:
     """Return a workload in each checkout, the older one first."""
-    checkouts = {"before": older} if (older := _older()) else {}
-    return {name: Variant(workload, argument, at) for name, at in (checkouts | {"now": BENCH.parent}).items()}
+    return {name: Variant(workload, argument, root) for name, root in roots().items()}
+
+
+def roots() -> dict[str, Path]:
+    """Return the directories of the checkouts, the older one first."""
+    older = _older()
+    return ({"before": older} if older else {}) | {"now": BENCH.parent}
 
 
 def in_turn(variants: Mapping[str, Variant], rounds: int, of: str) -> dict[str, Figures]:

@@ -1,7 +1,7 @@
 """Start the servers that are measured, and put loads on them in turn.
 
     hub, hub_on                 this project's hub; with a history of a certain kind
-    floor, queues, nchan        the servers that it is compared with
+    floor, bare, queues, nchan  the servers that it is compared with
     once, in_turn               a load on one server; all variants in each round
 
 Each server runs in a new process, on a free port, and on the first processor.  The load
@@ -21,10 +21,12 @@ import tempfile
 import time
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from bench.benchmark import BENCH
 from bench.clients import raise_file_limit
 from bench.load import run
 from bench.measure import summary
@@ -45,6 +47,13 @@ HANG_SECONDS: Final = 30.0
 """How long a server may take to start or to stop."""
 NCHAN_MODULE: Final = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
 
+SETTINGS: Final = {
+    "HUB_PUBLISHER_KEY": DEVELOPMENT_KEY,
+    "HUB_SUBSCRIBER_KEY": DEVELOPMENT_KEY,
+    "HUB_ANONYMOUS": "true",
+    "HUB_MAX_LIFETIME": "0",
+    "HUB_HISTORY_URL": "memory://",
+}
 _URL: Final = re.compile(r"http://[^/\s]+:(\d+)/\S*")
 _NGINX: Final = """\
 load_module {module};
@@ -81,35 +90,32 @@ http {{
 
 
 @contextmanager
-def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **environment: str) -> Iterator[Target]:
-    """Run `python -m hub serve`.
+def hub(
+    *flags: str, module: Sequence[str] = ("hub",), workers: int = 1, root: Path = ROOT, **environment: str
+) -> Iterator[Target]:
+    """Run `python -m hub serve` in the checkout `root`.
 
     The hub accepts classic tokens that the development key signs, and anonymous
     subscribers.  Connections have no maximum lifetime.  The history is in memory if
     `environment` has no HUB_HISTORY_URL.  `module` names another module with the same
     command line; arguments of its own follow its name.
     """
-    settings = {
-        "HUB_PUBLISHER_KEY": DEVELOPMENT_KEY,
-        "HUB_SUBSCRIBER_KEY": DEVELOPMENT_KEY,
-        "HUB_ANONYMOUS": "true",
-        "HUB_MAX_LIFETIME": "0",
-        "HUB_HISTORY_URL": "memory://",
-    }
     command = *module, "serve", "--port", "0", "--log-level", "warning", "--workers", str(workers), *flags
     family = workers + 1 if workers > 1 else 1
-    with _python(*command, environment=settings | environment, family=family) as target:
+    with _python(*command, environment=SETTINGS | environment, family=family, root=root) as target:
         yield target
 
 
 @contextmanager
-def hub_on(log: str, *, nodes: int = 1, workers: int = 1, **environment: str) -> Iterator[Target]:
+def hub_on(log: str, *, nodes: int = 1, workers: int = 1, root: Path = ROOT, **environment: str) -> Iterator[Target]:
     """Run a hub of `nodes` nodes on a new history of the kind `log`.
 
-    Subscribers use the first node, and publishers the last.  `new_log` lists the kinds.
+    It is that of the checkout `root`.  Subscribers use the first node, and publishers
+    the last.  `new_log` lists the kinds.
     """
     with new_log(log) as (url, pids), ExitStack() as stack:
-        hubs = [stack.enter_context(hub(workers=workers, HUB_HISTORY_URL=url, **environment)) for _ in range(nodes)]
+        one = partial(hub, workers=workers, root=root, HUB_HISTORY_URL=url, **environment)
+        hubs = [stack.enter_context(one()) for _ in range(nodes)]
         every = *(pid for its in hubs for pid in its.pids), *pids
         yield replace(hubs[0], pids=every, publish_port=hubs[-1].port)
 
@@ -146,6 +152,21 @@ def floor() -> Iterator[Target]:
     """Run the floor, a bare loop with one write(2) per socket."""
     with _python("bench.baselines.floor", batches=False) as target:
         yield target
+
+
+@contextmanager
+def bare() -> Iterator[Target]:
+    """Run uvicorn with an application that only reads and answers requests."""
+    with _python("bench.baselines.bare", batches=False) as target:
+        yield target
+
+
+@contextmanager
+def uvicorn_hub(*, root: Path = ROOT) -> Iterator[Target]:
+    """Run the hub of the checkout `root` under plain uvicorn, as `uvicorn hub:app`."""
+    command = [sys.executable, str(BENCH / "baselines" / "plain_uvicorn.py")]
+    with _listening(command, SETTINGS | {"PYTHONPATH": str(root)}) as target:
+        yield replace(target, dialect=Mercure(f"http://127.0.0.1:{target.port}/.well-known/mercure"))
 
 
 @contextmanager
@@ -271,13 +292,29 @@ def _python(
     environment: Mapping[str, str] | None = None,
     batches: bool = True,
     family: int = 1,
+    root: Path = ROOT,
 ) -> Iterator[Target]:
-    """Run `python -m module`, which must print its URL.
+    """Run `python -m module`; see `_listening`."""
+    command = [sys.executable, "-m", module, *arguments]
+    with _listening(command, environment or {}, batches=batches, family=family, root=root) as target:
+        yield target
+
+
+@contextmanager
+def _listening(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    batches: bool = True,
+    family: int = 1,
+    root: Path = ROOT,
+) -> Iterator[Target]:
+    """Run a command in the directory `root`; it must print its URL.
 
     Waits until it consists of `family` processes.  Raises RuntimeError if it ends
     without printing a URL.
     """
-    with _started([sys.executable, "-m", module, *arguments], environment or {}) as process:
+    with _started(command, environment, root) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if found := _URL.search(line):
@@ -285,12 +322,14 @@ def _python(
                 _until(process, lambda: len(_family(process.pid)) == family)
                 yield Target("127.0.0.1", int(found[1]), dialect, _family(process.pid))
                 return
-        raise RuntimeError(f"{module} printed no URL")
+        raise RuntimeError(f"{' '.join(command)} printed no URL")
 
 
 @contextmanager
-def _started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Run a command on the first processor, and stop it afterwards.
+def _started(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, root: Path = ROOT
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a command in `root` and on the first processor, and stop it afterwards.
 
     It may open many files, and gets no environment variable HUB_... of this process.
     If the caller's block raises an error, the error gets a note with the end of the
@@ -300,7 +339,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str] | None = Non
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HUB_")}
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=clean | dict(environment or {}), stdout=subprocess.PIPE, stderr=errors, text=True
+            command, cwd=root, env=clean | dict(environment or {}), stdout=subprocess.PIPE, stderr=errors, text=True
         )
         os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
         try:

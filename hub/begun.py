@@ -7,9 +7,8 @@
     else:
         await begun               in a task: runs the rest
 
-A task costs more than most requests to publish, and gives the event loop one more turn.
-The first part of such a coroutine must not need a task of its own, as
-`asyncio.timeout` does: it first awaits `in_task()`.
+A task costs time, and begins only in the next turn of the event loop.  Code that needs
+a current task, as `asyncio.timeout` does, must await `in_task()` before.
 """
 
 from __future__ import annotations

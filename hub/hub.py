@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from hub import turns
 from hub.auth.authorizer import Authorizer
 from hub.auth.grant import ANONYMOUS, CompiledGrant
+from hub.begun import in_task
 from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
 from hub.delivery.live import Live
@@ -90,6 +91,7 @@ class Hub:
         random = random or Random()  # noqa: S311
         self.settings = settings
         self.history = history
+        self._needs_task: bool = getattr(history, "needs_task", True)  # a program's own may not say it
         self.wall_clock = wall_clock
         self._clock = clock
         self._has_begun = False  # whether `running` was ever entered
@@ -163,6 +165,8 @@ class Hub:
 
     async def append(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Publish updates that are checked; see `publish`."""
+        if self._needs_task:
+            await in_task()
         publisher = "" if grant is None else grant.publisher
         began = self._clock()
         self._log_lines.trace(updates)

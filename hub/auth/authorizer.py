@@ -27,6 +27,7 @@ import json
 import time
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -56,8 +57,9 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 RECENT_TOKENS: Final = 64
-"""Verified tokens that are found without a digest; each has at most `max_token` bytes.
-"""
+"""Verified tokens that are found by their header."""
+RECENT_COST: Final = 8
+"""The greatest cost of such a token: about how many KB its grant takes."""
 _ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "publisher", "subscribe": "subscriber"}
 
 
@@ -120,8 +122,8 @@ class Authorizer:
         self._verified: LRUCache[tuple[Action, str, bytes], _Verified] = LRUCache(
             settings.cached_tokens, getsizeof=lambda verified: verified.cost
         )
-        # Some of them by action, origin and the value of the header, oldest first: even
-        # a digest costs too much for a client that publishes very often.
+        # A few small tokens of that cache, by action, origin and digest of the header,
+        # oldest first: then even the header need not be parsed.
         self._recent: dict[tuple[Action, str, bytes], _Verified] = {}
 
     def _open(self, name: str, keys: Keys) -> KeySource:
@@ -195,7 +197,7 @@ class Authorizer:
         settings = self._settings
         # 1. A header that was used before.
         given = header_values(headers, b"authorization")
-        recent = action, origin, given[0] if len(given) == 1 else b""
+        recent = action, origin, blake2b(given[0]).digest() if len(given) == 1 else b""
         if (verified := self._recent.get(recent)) is not None and verified.is_good(self._clock()):
             self.lookups += 1
             return verified.grant
@@ -212,8 +214,10 @@ class Authorizer:
         verified = await self._verified_token(action, presented.token, resource)
         if presented.by == "query" and not verified.grant.classic:
             raise InvalidToken("a current token must not be in the query, which logs and caches may keep (N60, V86)")
-        if presented.by == "header" and self._may_cache(verified, generation):
-            if len(self._recent) >= RECENT_TOKENS:
+        is_small = verified.cost <= RECENT_COST
+        if presented.by == "header" and is_small and self._may_cache(verified, generation):
+            self._recent.pop(recent, None)
+            if len(self._recent) == min(RECENT_TOKENS, settings.cached_tokens):
                 del self._recent[next(iter(self._recent))]
             self._recent[recent] = verified
         return verified.grant

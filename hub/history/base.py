@@ -66,7 +66,7 @@ EPOCH: Final = 2**40
 """The number that a node adds to its positions at each new epoch."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Entry:
     """An update at its position in the history.
 
@@ -198,6 +198,10 @@ class History(Protocol):
     Cancellation: a cancelled read has no effect.  A cancelled change happens as a whole
     or not at all, and the caller cannot know which.
     """
+
+    needs_task: bool
+    """Whether `append` needs a current task, as `asyncio.timeout` does.  If not, most
+    requests to publish need none."""
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
         """Append `updates` in order, as published or as presence updates.

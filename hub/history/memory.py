@@ -41,6 +41,8 @@ class MemoryHistory:
     Nothing survives the end of the process.  `clock` returns seconds since 1970.
     """
 
+    needs_task = False
+
     def __init__(self, retention: Retention, *, clock: Callable[[], float] | None = None) -> None:
         self._retention = retention
         self._window = retention.idempotency_window

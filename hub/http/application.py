@@ -403,8 +403,8 @@ class HubApplication:
 class PlainPublisher:
     """Answers plain requests to publish; see `open_connections.Publisher`.
 
-    Not for an application that decides itself what a client may do: its function takes
-    a request of ASGI.
+    There are none if the application has a function `authorize`, because that gets a
+    request of ASGI.
     """
 
     def __init__(

@@ -4,8 +4,8 @@
                └─► any other: a task, and ASGI
 
 A plain request publishes, has arrived whole in one piece, and needs nothing of ASGI.
-Its rules are the same functions that ASGI reaches.  It costs half: there is no task,
-no message and no event.  If it has to wait, as for a history in a file, a task waits.
+The rules are the same functions that a request through ASGI reaches.  Only if it has to
+wait, as for a history in a file, a task is made.
 
 Belongs here: what makes a request plain, and how the answer is written.  Does not
 belong here: any rule of the hub.
@@ -13,6 +13,7 @@ belong here: any rule of the hub.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
@@ -39,8 +40,7 @@ class HubProtocol(HttpProtocol):
     """The protocol of one connection; for `uvicorn --http`, too.
 
     Nothing may stand between the server and the hub's application but uvicorn's reader
-    of `X-Forwarded-…`, and nobody may want an access log.  Otherwise there are no plain
-    requests.
+    of `X-Forwarded-…`, and the access log must be off.  Otherwise no request is plain.
     """
 
     __slots__ = ("_body", "_may_be_plain", "_publisher")
@@ -81,7 +81,7 @@ class HubProtocol(HttpProtocol):
         self._may_be_plain = False
 
     def _is_plain(self) -> bool:
-        """Return whether the present request is plain, if its body is complete soon."""
+        """Return whether the request whose head has arrived may be a plain one."""
         assert self._publisher is not None
         return (
             self.url == self._publisher.target
@@ -122,14 +122,14 @@ class HubProtocol(HttpProtocol):
     def _publish(self, body: bytes) -> None:
         """Answer a plain request, at once if it has nothing to wait for."""
         assert self._publisher is not None
-        # A log line of the request has fields of it, and later ones must not.
+        # In a context of its own: log lines of later requests must not have its fields.
         context, scope = contextvars.copy_context(), self.scope
         if type(self.app) is ProxyHeadersMiddleware:
             Begun(_Forwarded(self.app)(scope, _never, _never))
         try:
             begun = context.run(self._publisher.begin, cast("Scope", scope), body)
-        except Exception as error:
-            self._respond(self._failure(error), closes=True)
+        except (Exception, asyncio.CancelledError) as error:
+            self._respond(context.run(self._failure, error), closes=True)
             return
         if begun.has_ended and not self.flow.write_paused:
             self._respond(begun.result, closes=False)
@@ -145,7 +145,7 @@ class HubProtocol(HttpProtocol):
         failed = False
         try:
             response = await begun
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             response, failed = self._failure(error), True
         if not cycle.disconnected:
             await self.flow.drain()
@@ -163,7 +163,7 @@ class HubProtocol(HttpProtocol):
             self.transport.close()
         self.on_response_complete()
 
-    def _failure(self, error: Exception) -> Response:
+    def _failure(self, error: BaseException) -> Response:
         """Log an unexpected error as uvicorn does, and return the response."""
         self.logger.error("Exception in ASGI application\n", exc_info=error)
         return PlainTextResponse("Internal Server Error", 500)

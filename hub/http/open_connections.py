@@ -47,7 +47,7 @@ class Waiting(Protocol):
 class Publisher(Protocol):
     """The part of an application that answers plain requests to publish.
 
-    A request is plain if it needs nothing of ASGI; `uvicorn_protocol` says which are.
+    A request is plain if it needs nothing of ASGI; `hub_protocol` decides which are.
     """
 
     target: bytes

@@ -131,7 +131,10 @@ class PublishWindow:
         )
 
     async def _wait_for_room(self, count: int, size: int) -> None:
-        """Wait for room: first come, first served, so no batch starves."""
+        """Wait for room: first come, first served, so no batch starves.
+
+        The caller must take the room before it awaits anything else.
+        """
         self._waiting += 1
         try:
             async with self._turn:

@@ -45,7 +45,7 @@ _HEXADECIMAL: Final = frozenset(string.hexdigits)
 FORM: Final = "application/x-www-form-urlencoded"
 NDJSON: Final = "application/x-ndjson"
 JSON: Final = "application/json"
-_LONGEST_TYPE: Final = 256  # more of a content type is cut off; no known one has as much
+_LONGEST_TYPE: Final = 256
 _JSON_PARAMETERS: Final = (b"", b"charset=utf-8", b'charset="utf-8"')
 
 
@@ -290,7 +290,8 @@ def content_type(headers: Headers) -> str:
     """
     for name, given in headers:
         if name == b"content-type":
-            return _media_type(given[:_LONGEST_TYPE])
+            # A longer one would fill the cache.
+            return _media_type(given) if len(given) <= _LONGEST_TYPE else _media_type.__wrapped__(given)
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import math
 import threading
 import time
@@ -457,6 +458,7 @@ async def test_a_grant_ends_its_stream_and_the_application_is_asked_again() -> N
 
 
 async def test_a_grant_that_has_expired_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hub")
     async with hub_with(lambda _: Grant(publish=["*"], expires=time.time() - 1), anonymous=True) as app:
         assert (await subscribe(app)).status == 401
         assert (await publish(app, HEADER)).status == 401

@@ -39,7 +39,6 @@ from urllib.parse import unquote
 import structlog
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from hub.begun import in_task
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base, codec
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
@@ -99,6 +98,8 @@ class RedisHistory:
     There may be 1/256 more of each kind, so that not every append must forget.  All
     nodes of a hub need the same `name`, with which all keys begin.
     """
+
+    needs_task = True
 
     def __init__(
         self,
@@ -382,7 +383,6 @@ class RedisHistory:
         """Turn errors of the server, and a timeout, into HistoryUnavailable."""
         if self._closed:
             raise HistoryUnavailable(f"{self._where} was closed")
-        await in_task()  # a timeout needs one
         try:
             async with asyncio.timeout(TIMEOUT):
                 yield

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from hub.history.sqlite.database import Database
 
 GROUP_SECONDS: Final = 0.001
-"""How long a transaction waits for as many jobs as the last one had, if it had several.
+"""How long a transaction waits for as many jobs as the one before it had.
 
-Many publishers then share it: a commit costs more than a job.  A lone job never waits.
+It waits if that one had several, and if the queue has not been empty since then.  So
+many publishers share a commit, which costs more than a job, and a lone job never waits.
 """
 _UPDATES_PER_COMMIT: Final = 5_000
 """Updates that share a commit, at most, unless the first job alone has more."""
@@ -85,7 +86,7 @@ class Commits:
         self._appended = appended
         self._jobs: deque[_Job] = deque()  # the jobs that wait
         self._is_due = False  # whether the writer will take the jobs that wait
-        self._awaited = 0  # how many jobs the next transaction waits for; 0 or 1 for none
+        self._awaited = 0  # how many jobs the next transaction waits for; 0 for none
         self._enough = threading.Event()  # set when there are so many
         self._has_more = False  # whether more entries may have to be forgotten
         self._gives_back = True  # whether the file may have many free pages
@@ -105,8 +106,8 @@ class Commits:
         self._jobs.append(_Job(job, updates, done))
         if len(self._jobs) == self._awaited:
             self._enough.set()
-        # The order matters, here and in `_commit_jobs`: either this sees that the
-        # writer has stopped, or the writer sees the job.
+        # First the job, then the question; `_commit_jobs` first clears `_is_due`, and
+        # then looks for jobs.  So no job is left without the writer.
         if not self._is_due:
             self._is_due = True
             self._database.writer.put(self._commit_jobs)
@@ -116,9 +117,9 @@ class Commits:
         """Wait until no job waits or runs."""
         loop = asyncio.get_running_loop()
         while self._is_due:
-            idle: asyncio.Future[None] = loop.create_future()
-            self._database.writer.put(partial(loop.call_soon_threadsafe, idle.set_result, None))
-            await idle
+            idle = asyncio.Event()
+            self._database.writer.put(partial(_call_soon, loop, idle.set))
+            await idle.wait()
 
     # -- in the writer's thread
 
@@ -138,8 +139,7 @@ class Commits:
                 # All jobs of the transaction fail.  The next transaction forgets.
                 outcome, self._has_more = error, False
             if taken:
-                with contextlib.suppress(RuntimeError):  # the event loop was closed
-                    taken[0].done.get_loop().call_soon_threadsafe(self._report, taken, outcome)
+                _call_soon(taken[0].done.get_loop(), partial(self._report, taken, outcome))
         if not (self._jobs or self._has_more):
             self._is_due, self._awaited = False, 0
             if not self._jobs:
@@ -189,7 +189,7 @@ class Commits:
     def _report(self, jobs: list[_Job], outcome: _Committed | Exception) -> None:
         """Give each job of a transaction its result, or the error of the transaction.
 
-        A job without a caller was cancelled.
+        If the call of a job was cancelled, its result is dropped.
         """
         if isinstance(outcome, Exception):
             for job in jobs:
@@ -201,3 +201,9 @@ class Commits:
         for job, result in zip(jobs, outcome.results, strict=True):
             if not job.done.done():
                 job.done.set_result(result)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Call a function in the thread of an event loop, unless the loop is closed."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)

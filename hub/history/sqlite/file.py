@@ -414,8 +414,8 @@ def renew(connection: sqlite3.Connection) -> None:
 def give_back(connection: sqlite3.Connection) -> bool:
     """Return some free pages of the file to the file system, if it has many.
 
-    Returns whether it had many, so that it may have more of them.  Ignores errors: the
-    entries are already stored, and damage will show later.
+    Returns whether it returned some: then the file may still have many.  Ignores
+    errors: the entries are already stored, and damage will show later.
     """
     with contextlib.suppress(sqlite3.Error):
         if _pragma(connection, "freelist_count") > max(_VACUUM_PAGES, _pragma(connection, "page_count") // 4):

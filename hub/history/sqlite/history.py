@@ -49,6 +49,8 @@ class SqliteHistory:
     The first use raises ConfigurationError if the file can never be opened.
     """
 
+    needs_task = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -204,5 +206,7 @@ class SqliteHistory:
             with contextlib.suppress(HistoryUnavailable):
                 await self._commits.write(lambda writing: writing.leave(self.node))
         self._database.is_closed = True
-        await self._commits.finish()
-        await asyncio.to_thread(self._database.close)
+        try:
+            await self._commits.finish()
+        finally:
+            await asyncio.to_thread(self._database.close)

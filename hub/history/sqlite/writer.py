@@ -17,8 +17,9 @@ log = structlog.stdlib.get_logger("hub")
 class Writer:
     """A thread that does one piece of work after the other, in the order of the calls.
 
-    It starts with the first work, and ends with `close`.  It is cheaper than an
-    executor: each commit would make a future in each of two threads.
+    It starts with the first work, and ends with `close`, or with the process: then the
+    transaction that it runs is undone.  An executor would cost more, because it makes
+    two futures for each commit.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,7 +34,7 @@ class Writer:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name=self._name)
+                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     self._thread.start()
 
     def call(self, work: Callable[[], object]) -> None:

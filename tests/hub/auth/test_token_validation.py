@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from joserfc import jwk
 
+from hub.auth.authorizer import RECENT_TOKENS
 from hub.auth.grant import Action
 from hub.errors import InvalidToken
 from tests.hub.signing import (
@@ -20,6 +22,7 @@ from tests.hub.signing import (
     ISSUER,
     ISSUER_KEY,
     NOW,
+    ORIGIN,
     PUBLISHER_KEY,
     RESOURCE,
     SUBSCRIBER_KEY,
@@ -37,6 +40,7 @@ from tests.hub.signing import (
 
 if TYPE_CHECKING:
     from hub.auth.authorizer import Authorizer
+    from hub.auth.grant import CompiledGrant
 
 A = detail({"match": "a"})
 OTHER_ISSUER = "https://other.example"
@@ -383,6 +387,45 @@ def test_a_token_has_a_maximum_length() -> None:
 # -- cached tokens
 
 
+def authorized(token: str, hub: Authorizer, action: Action = "publish", origin: str = ORIGIN) -> CompiledGrant:
+    """The grant of a request with a token in its header."""
+    header = (b"authorization", b"Bearer " + token.encode())
+    return asyncio.run(hub.authorize(action, [header], origin=origin))
+
+
+def test_n68_t65_a_token_that_was_just_used_expires() -> None:
+    clock = Clock()
+    hub = authorizer(clock)
+    token = current(A, exp=NOW + 10)
+    assert authorized(token, hub) is authorized(token, hub)
+    assert hub._recent
+    clock.now = NOW + 10
+    with pytest.raises(InvalidToken):
+        authorized(token, hub)
+
+
+def test_n69_a_token_that_was_just_used_is_valid_for_one_role_and_one_origin() -> None:
+    hub = authorizer()
+    token = current(A)
+    assert authorized(token, hub).publish
+    assert authorized(token, hub) is not authorized(token, hub, "subscribe")
+    with pytest.raises(InvalidToken):
+        authorized(token, hub, origin="https://other.example")
+
+
+def test_r9_the_tokens_that_were_just_used_are_few_and_small() -> None:
+    hub, tiny = authorizer(), authorizer(cached_tokens=3)
+    for number in range(100):
+        authorized(classic([f"topic {number}"]), hub)
+        authorized(classic([f"topic {number}"]), tiny)
+    assert (len(hub._recent), len(tiny._recent)) == (RECENT_TOKENS, 3)
+    before = list(hub._recent)
+    assert len(authorized(classic([str(number) for number in range(30)]), hub).publish) == 30
+    assert list(hub._recent) == before
+    authorized(classic(["topic 99"]), hub)  # used again: none has to go
+    assert list(hub._recent) == before
+
+
 def test_a_verified_token_is_cached() -> None:
     hub = authorizer()
     token = current(A)
@@ -458,7 +501,8 @@ def test_a_grant_that_does_not_fit_displaces_no_other() -> None:
 
 def test_n163_no_token_is_kept_in_memory() -> None:
     hub, token = authorizer(), classic([], ["a"], key=SUBSCRIBER_KEY)
-    verified(token, hub, "subscribe")
-    kept = repr(list(hub._verified.items()))
+    assert authorized(token, hub, "subscribe").subscribe
+    assert (len(hub._verified), len(hub._recent)) == (1, 1)
+    kept = repr([*hub._verified.items(), *hub._recent.items()])
     assert all(part not in kept for part in token.split("."))
     assert SUBSCRIBER_KEY not in kept

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
-from typing import TYPE_CHECKING
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -73,26 +77,76 @@ async def test_a_transaction_waits_for_as_many_jobs_as_the_last_one_and_a_lone_j
 
     # 1. A lone job does not wait.
     await append("lone")
-    # 2. Two jobs that come while a transaction runs share the next one.
-    gates = threading.Event(), threading.Event()
-    first = log._commits.write(lambda _: gates[0].wait(HANG))
-    await until(lambda: not log._commits._jobs)
-    two = asyncio.gather(append("a"), append("b"), log._commits.write(lambda _: gates[1].wait(HANG)))
-    await until(lambda: len(log._commits._jobs) == 3)
-    gates[0].set()
-    await first
-    await until(lambda: not log._commits._jobs)
-    # 3. The one after it waits until it has as many, three.
-    three = asyncio.gather(append("c"), append("d"))
-    await until(lambda: len(log._commits._jobs) == 2)
-    gates[1].set()
-    await two
-    await asyncio.gather(three, append("e"))
-    # 4. When the writer is idle again, a lone job does not wait.
-    await log._commits.finish()
-    await append("lone")
-    assert sizes == [1, 2, 3, 1]
+    for _ in range(2):
+        # 2. Two jobs that come while a transaction runs share the next one.
+        gates = threading.Event(), threading.Event()
+        first = log._commits.write(partial(_wait, gates[0]))
+        await until(lambda: not log._commits._jobs)
+        two = asyncio.gather(append("a"), append("b"), log._commits.write(partial(_wait, gates[1])))
+        await until(lambda: len(log._commits._jobs) == 3)
+        gates[0].set()
+        await first
+        await until(lambda: not log._commits._jobs)
+        # 3. The one after it waits until it has as many, three.
+        three = asyncio.gather(append("c"), append("d"))
+        await until(lambda: len(log._commits._jobs) == 2)
+        gates[1].set()
+        await two
+        await asyncio.gather(three, append("e"))
+        # 4. When the writer is idle again, a lone job does not wait.
+        await log._commits.finish()
+        await append("lone")
+    assert sizes == [1, 2, 3, 1, 2, 3, 1]
     await log.aclose()
+
+
+def _wait(gate: threading.Event, _: object) -> None:
+    assert gate.wait(HANG)
+
+
+async def test_a_job_that_comes_while_the_writer_stops_is_not_left(tmp_path: Path) -> None:
+    log = SqliteHistory(tmp_path / "a.db", Retention(max_updates=100, max_bytes=10**6))
+    loop, late = asyncio.get_running_loop(), list[asyncio.Future[Any]]()
+
+    class Jobs(deque[Any]):
+        """A queue that gets one more job each time the writer has found it empty."""
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            if not found and threading.current_thread().name == "log-writer" and len(late) < 2:
+                came = threading.Event()
+                loop.call_soon_threadsafe(self.come, came)
+                assert came.wait(HANG)
+            return found
+
+        def come(self, came: threading.Event) -> None:
+            late.append(log._commits.write(lambda _: "late"))
+            came.set()
+
+    log._commits._jobs = Jobs()
+    await log.append([Update(("a",))])
+    await until(lambda: len(late) == 2)
+    assert await asyncio.wait_for(asyncio.gather(*late), HANG) == ["late", "late"]
+    await log.aclose()
+
+
+@pytest.mark.processes
+def test_a_process_ends_though_its_history_is_open(tmp_path: Path) -> None:
+    program = f"""
+import asyncio
+from hub import Update
+from hub.history import open_history
+from hub.history.base import Retention
+
+async def main():
+    history = open_history("sqlite:///{tmp_path}/a.db", Retention(max_updates=9, max_bytes=9_999))
+    await history.append([Update(("a",))])
+    raise SystemExit(3)
+
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=HANG, check=False)
+    assert ended.returncode == 3
 
 
 async def test_a_transaction_waits_only_for_a_moment(tmp_path: Path) -> None:

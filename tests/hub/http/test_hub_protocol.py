@@ -201,6 +201,57 @@ async def test_requests_wait_behind_one_that_waits_for_the_history(http: type, p
 
 
 @WAYS
+async def test_a_connection_goes_on_after_answers_that_waited(http: type) -> None:
+    async with held(http) as (history, _, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for number in range(3):
+            history.may_go.clear()
+            writer.write(post(b"topic=a&id=%d" % number))
+            await until(lambda number=number: history.appending == number + 1)  # type: ignore[misc]
+            history.may_go.set()
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANG)
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"connection: close" not in head
+            assert await reader.readexactly(1) == b"%d" % number
+        writer.close()
+
+
+@WAYS
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_request_that_is_cancelled_is_answered_and_ends_the_connection(http: type, waits: bool) -> None:
+    async with held(http) as (history, app, server):
+        history.error = asyncio.CancelledError()  # type: ignore[assignment]
+        if not waits:
+            history.may_go.set()
+        answer = asyncio.ensure_future(said(server, post()))
+        await until(lambda: history.appending == 1)
+        history.may_go.set()
+        assert (await answer).startswith(b"HTTP/1.1 500 ")
+        assert app.hub.shares.requests.used == 0
+
+
+@WAYS
+async def test_the_head_after_an_update_has_its_limit(http: type) -> None:
+    async with served(app_of(), http=http) as server:
+        came = await said(server, post(), b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 70_000)
+    assert re.findall(rb"HTTP/1.1 (\d+)", came) == [b"200", b"431"]
+
+
+async def test_a_history_of_a_program_may_need_a_task(plain: list[bytes]) -> None:
+    class Timed(MemoryHistory):
+        needs_task = True
+
+        async def append(self, *arguments: Any, **named: Any) -> list[Entry]:
+            async with asyncio.timeout(HANG):
+                return await super().append(*arguments, **named)
+
+    app = create_app(Settings(dev=True, cors_origins=()), history=Timed(Settings(dev=True).retention))
+    async with served(app, http=HubProtocol) as server:
+        assert (await said(server, post(), LAST)).count(b"200 OK") == 2
+    assert plain == [UPDATE]
+
+
+@WAYS
 async def test_an_update_is_published_though_its_client_leaves(http: type) -> None:
     async with held(http) as (history, app, server):
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -339,7 +390,7 @@ async def test_only_the_log_lines_of_a_request_have_its_fields(http: type, caplo
     with caplog.at_level(logging.DEBUG, "hub"):
         async with served(app, http=http) as server:
             request = post(b"topic=a&id=1", AUTHORIZED, FORM, ("x-request-id", "one"))
-            await said(server, request, request.replace(b"one", b"two"), LAST)
+            await said(server, request, request.replace(b"one", b"two"), post(b"topic=a"), b"no HTTP\r\n\r\n")
             await until(lambda: app.hub.delivery.dispatched == 3)
     lines = [record.getMessage() for record in caplog.records]
     published = [line for line in lines if line.startswith('event="updates published"')]
@@ -348,6 +399,8 @@ async def test_only_the_log_lines_of_a_request_have_its_fields(http: type, caplo
         (False, True),
         (False, False),
     ]
+    refused = [line for line in lines if line.startswith('event="request refused"')]
+    assert [("request=" in line) for line in refused] == [False]
     dispatched = [line for line in lines if "update dispatched" in line]
     assert len(dispatched) == 3
     assert not [line for line in dispatched if "request=" in line]

@@ -308,10 +308,14 @@ async def test_a_token_of_an_earlier_key_is_refused_although_it_was_cached() -> 
     verifier = authorizer()
     claims = {"mercure": {"publish": ["*"]}}
     old = sign(claims)
-    assert await verifier.verify("publish", old, resource=RESOURCE)
+    headers = [(b"authorization", b"Bearer " + old.encode())]
+    for _ in range(2):
+        assert await verifier.authorize("publish", headers, origin=ORIGIN)
     await verifier.take_keys(settings(publisher_key="another key of 32 bytes or more.."))
     with pytest.raises(InvalidToken):
         await verifier.verify("publish", old, resource=RESOURCE)
+    with pytest.raises(InvalidToken):
+        await verifier.authorize("publish", headers, origin=ORIGIN)
     new = sign(claims, key="another key of 32 bytes or more..")
     assert await verifier.verify("publish", new, resource=RESOURCE)
     with pytest.raises(ConfigurationError):
@@ -332,7 +336,9 @@ async def test_a_token_that_is_verified_while_the_keys_change_is_not_cached(monk
         return found
 
     monkeypatch.setattr(verifier, "_verify", slowly)
-    assert await verifier.verify("publish", old, resource=RESOURCE)  # the request began before
+    headers = [(b"authorization", b"Bearer " + old.encode())]
+    assert await verifier.authorize("publish", headers, origin=ORIGIN)  # the request began before
+    assert not verifier._recent
     monkeypatch.undo()
     with pytest.raises(InvalidToken):
         await verifier.verify("publish", old, resource=RESOURCE)
