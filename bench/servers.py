@@ -52,6 +52,7 @@ SETTINGS: Final = {
     "HUB_SUBSCRIBER_KEY": DEVELOPMENT_KEY,
     "HUB_ANONYMOUS": "true",
     "HUB_MAX_LIFETIME": "0",
+    "HUB_PUBLISH_RATE": "10000000",
     "HUB_HISTORY_URL": "memory://",
 }
 _URL: Final = re.compile(r"http://[^/\s]+:(\d+)/\S*")
