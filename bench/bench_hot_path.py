@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench import checkouts
 from bench.benchmark import Bars, Case
-from bench.servers import bare, hub_on, in_turn, log_versions, nchan, once, uvicorn_hub
+from bench.servers import bare, hub_on, in_turn, installed, log_versions, once, uvicorn_hub
 from bench.targets import Load
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def measure(load: Load, batches: Load | None, rounds: int) -> dict[str, Figures]
         if batches is None:
             servers[f"memory, uvicorn hub:app, {name}"] = partial(uvicorn_hub, root=variant)
     if batches is None:
-        servers["nginx with nchan"] = nchan
+        servers |= {name: server for name, server in installed().items() if name == "nginx with nchan"}
     variants = {"bare uvicorn": partial(once, bare, load)}
     variants |= {name: partial(once, server, batches or load) for name, server in servers.items()}
     return in_turn(variants, rounds=rounds, of="CPU µs an update", shown=SHOWN)

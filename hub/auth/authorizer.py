@@ -27,7 +27,6 @@ import json
 import time
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -197,7 +196,7 @@ class Authorizer:
         settings = self._settings
         # 1. A header that was used before.
         given = header_values(headers, b"authorization")
-        recent = action, origin, blake2b(given[0]).digest() if len(given) == 1 else b""
+        recent = action, origin, hashlib.blake2b(given[0]).digest() if len(given) == 1 else b""
         if (verified := self._recent.get(recent)) is not None and verified.is_good(self._clock()):
             self.lookups += 1
             return verified.grant

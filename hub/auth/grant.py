@@ -125,7 +125,7 @@ class CompiledGrant:
 
     def require_publish(self, topic: str) -> None:
         """Raise InsufficientScope unless publishing to `topic` is allowed (N80)."""
-        for matcher in self.publish:  # not any(), whose generator takes twice the time
+        for matcher in self.publish:  # not any(), whose generator costs more than a match
             if matcher.match(topic):
                 return
         raise InsufficientScope(f"the token or session does not allow publishing to {shown(topic)}")

@@ -70,8 +70,8 @@ EPOCH: Final = 2**40
 class Entry:
     """An update at its position in the history.
 
-    No attribute is ever set again; but `frozen` would take three times as long to make
-    one.
+    No attribute is ever set again.  The class is not frozen, because to make an entry
+    would then take several times as long.
     """
 
     position: int

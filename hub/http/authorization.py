@@ -19,7 +19,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -32,6 +32,7 @@ from hub.auth.presented import require_same_site
 from hub.delivery.subscriber import client_at
 from hub.errors import LimitExceeded, TokenRequired, Undecided
 from hub.protocol.requests import header_values
+from hub.threads import call_soon
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -176,7 +177,7 @@ class Authorization:
         await self._idle.acquire()
         loop = asyncio.get_running_loop()
         call = self._threads.submit(contextvars.copy_context().run, _checked, authorize, request)
-        call.add_done_callback(lambda _: _call_soon(loop, self._idle.release))
+        call.add_done_callback(lambda _: call_soon(loop, self._idle.release))
         return await asyncio.wrap_future(call)
 
     async def _compiled(self, grant: Grant) -> CompiledGrant:
@@ -212,12 +213,6 @@ def _checked(authorize: Authorize, request: StarletteRequest) -> object:
         return authorize(request)
     except StopIteration as error:
         raise RuntimeError("authorize raised StopIteration") from error
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Call a function in the thread of an event loop, unless the loop is closed."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(function)
 
 
 def _is_async(function: Authorize) -> bool:

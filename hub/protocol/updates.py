@@ -34,7 +34,7 @@ def new_id() -> str:
     clients that may not read it (N111).
     """
     digits = os.urandom(16).hex()
-    # A UUID of version 4 without an object for it, which takes twice as long.
+    # A UUID of version 4.  An object for it would cost more than the rest.
     variant = _VARIANTS[digits[16]]
     return f"urn:uuid:{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 

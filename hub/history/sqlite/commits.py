@@ -11,7 +11,6 @@ A transaction also forgets some of the entries that are beyond the bounds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
 import threading
 from collections import deque
@@ -22,6 +21,7 @@ from hub.errors import HistoryUnavailable
 from hub.history.sqlite.file import Replaced, busy_until, give_back, identity_of, transaction
 from hub.history.sqlite.transaction import Writing
 from hub.history.sqlite.wakeup import wake
+from hub.threads import call_soon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ class Commits:
         loop = asyncio.get_running_loop()
         while self._is_due:
             idle = asyncio.Event()
-            self._database.writer.put(partial(_call_soon, loop, idle.set))
+            self._database.writer.put(partial(call_soon, loop, idle.set))
             await idle.wait()
 
     # -- in the writer's thread
@@ -139,7 +139,7 @@ class Commits:
                 # All jobs of the transaction fail.  The next transaction forgets.
                 outcome, self._has_more = error, False
             if taken:
-                _call_soon(taken[0].done.get_loop(), partial(self._report, taken, outcome))
+                call_soon(taken[0].done.get_loop(), partial(self._report, taken, outcome))
         if not (self._jobs or self._has_more):
             self._is_due, self._awaited = False, 0
             if not self._jobs:
@@ -201,9 +201,3 @@ class Commits:
         for job, result in zip(jobs, outcome.results, strict=True):
             if not job.done.done():
                 job.done.set_result(result)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    """Call a function in the thread of an event loop, unless the loop is closed."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(function)

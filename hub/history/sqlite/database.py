@@ -56,11 +56,6 @@ class Database:
         """The open file, which may have been replaced; see `opened`."""
         self._failed: File | None = None  # the file that was open before a failure
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a file is open."""
-        return self.file is not None
-
     def require_open(self) -> None:
         """Raise HistoryUnavailable if the history was closed."""
         if self.is_closed:

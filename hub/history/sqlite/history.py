@@ -202,7 +202,7 @@ class SqliteHistory:
         if self._database.is_closed:
             return
         await self._following.aclose()
-        if self._database.is_open:
+        if self._database.file is not None:
             with contextlib.suppress(HistoryUnavailable):
                 await self._commits.write(lambda writing: writing.leave(self.node))
         self._database.is_closed = True

@@ -109,11 +109,12 @@ async def test_a_job_that_comes_while_the_writer_stops_is_not_left(tmp_path: Pat
     loop, late = asyncio.get_running_loop(), list[asyncio.Future[Any]]()
 
     class Jobs(deque[Any]):
-        """A queue that gets one more job each time the writer has found it empty."""
+        """A queue that gets one more job when the writer has found it empty at its end."""
 
         def __bool__(self) -> bool:
             found = len(self) > 0
-            if not found and threading.current_thread().name == "log-writer" and len(late) < 2:
+            asked_by = sys._getframe(1).f_code.co_name
+            if not found and asked_by == "_commit_jobs" and len(late) < 2:
                 came = threading.Event()
                 loop.call_soon_threadsafe(self.come, came)
                 assert came.wait(HANG)

@@ -24,6 +24,7 @@ from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.history.memory import MemoryHistory
 from hub.http.application import PlainPublisher
 from hub.http.hub_protocol import HubProtocol
+from hub.http.open_connections import Connections
 from hub.http.uvicorn_protocol import HttpProtocol
 from tests.asgi import NDJSON, classic_token, current_token
 from tests.hub import serving
@@ -417,6 +418,31 @@ async def test_a_client_that_reads_nothing_stops_only_itself(http: type) -> None
         other = await asyncio.wait_for(said(server, LAST), HANG)
         assert other.endswith(b"the-last")
         writer.transport.abort()
+
+
+@WAYS
+async def test_an_answer_waits_until_the_client_has_read_earlier_ones(
+    http: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    add = Connections.add
+
+    def noted(self: Connections, connection: Any) -> None:
+        made.append(connection)
+        add(self, connection)
+
+    monkeypatch.setattr(Connections, "add", noted)
+    app = app_of()
+    async with served(app, http=http) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await until(lambda: bool(made))
+        made[0].pause_writing()  # as the transport does
+        writer.write(post(b"topic=a&id=1"))
+        await until(lambda: app.hub.delivery.dispatched == 1)
+        assert not made[0].cycle.response_complete
+        made[0].resume_writing()
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n1"), HANG)
+        writer.close()
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
