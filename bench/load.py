@@ -96,16 +96,34 @@ def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None =
             if user + system >= _MIN_TICKS:
                 made["user µs"] = each * user / (user + system)
                 made["system µs"] = each * system / (user + system)
-        if load.connections:
-            made["KiB a connection"] = (between.memory - before.memory) / (load.connections + load.stuck) / 1_024
-            made["CPU µs a connection"] = (between.cpu[0] - before.cpu[0]) / (load.connections + load.stuck) * 1e6
     if load.connections:
-        made["connections/s"] = (load.connections + load.stuck) / connected
+        made |= _connected(load, target, before, between, connected)
     made |= quantiles("", clients.latencies)
     if load.visitors or load.newcomers:
         made |= {"came": len(clients.arrivals), "refused": clients.refused}
         made |= quantiles("connect ", clients.arrivals)
     return made | {"lost": lost, "doubled": doubled, "closed": clients.closed, "load busy %": busy / seconds * 100}
+
+
+def connect(load: Load, target: Target) -> Figures:
+    """Connect all clients of `load` to a server, which may deliver nothing, and return
+    the figures about connections that `run` returns too.
+    """
+    with closing(Clients(load, target)) as clients, _own_core(), _no_garbage():
+        before, began = _taken(target), time.monotonic()
+        clients.connect()
+        seconds = time.monotonic() - began
+        return _connected(load, target, before, _taken(target), seconds)
+
+
+def _connected(load: Load, target: Target, before: _Taken, after: _Taken, seconds: float) -> Figures:
+    """Return the figures about the connections that were made between two times."""
+    count = load.connections + load.stuck
+    made: Figures = {"connections/s": count / seconds}
+    if target.pids:
+        made["KiB a connection"] = (after.memory - before.memory) / count / 1_024
+        made["CPU µs a connection"] = (after.cpu[0] - before.cpu[0]) / count * 1e6
+    return made
 
 
 def replay(load: Load, target: Target) -> Figures:

@@ -337,7 +337,7 @@ class Authorizer:
             subscribe=tuple(matcher for detail, its in granted if "subscribe" in detail.actions for matcher in its),
             expires=expires,
             subject=subject,
-            publisher=subject or _digest(claims["iss"], publish),
+            publisher=subject or _publisher(claims["iss"], publish),
             payloads=tuple((its, detail.payload) for detail, its in granted if "subscribe" in detail.actions),
         )
 
@@ -365,7 +365,7 @@ class Authorizer:
             expires=expires,
             classic=True,
             subject=subject,
-            publisher=subject or _digest("", publish),
+            publisher=subject or _publisher("", publish),
             payloads=tuple(payloads),
         )
 
@@ -455,12 +455,15 @@ def _has_subject(claims: Mapping[str, Any]) -> bool:
     return isinstance(claims.get("sub"), str) and bool(claims["sub"])
 
 
-def _digest(issuer: str, publish: Iterable[TopicMatcher]) -> str:
+def _publisher(issuer: str, publish: Sequence[TopicMatcher]) -> str:
     """Return a name for the publisher of a token without a subject.
 
     It depends on the issuer and on the publish grant, in any order.  It is never equal
-    to a subject, because a subject has a space and a hex digest has none.
+    to a subject, because a subject has a space and a hex digest has none.  It is "" if
+    the token may not publish.
     """
+    if not publish:
+        return ""
     patterns = sorted({(matcher.type, matcher.pattern) for matcher in publish})
     return hashlib.sha256(json.dumps([issuer, patterns]).encode("utf-8")).hexdigest()
 

@@ -85,10 +85,18 @@ class Connection(Protocol):
     """
 
     async def begin(self, head: Head, stream: Stream, *, wait: bool) -> bool:
-        """Send the head by calling `head`, and take over the connection for `stream`.
+        """Call `head`, and take over the connection for `stream`.
 
-        Returns False if the connection is lost, or if the client has sent more than its
-        request.  If `wait` is false, aborts instead of waiting for room.
+        The head is then sent, or will be with the first bytes.  Returns False if the
+        connection is lost, or if the client has sent more than its request.  If `wait`
+        is false, aborts instead of waiting for room.
+        """
+        ...
+
+    def write_first(self, body: bytes) -> bool:
+        """Write the first bytes of the body, and the head unless it is sent.
+
+        The result is that of `write`.  Must be called once, after `begin`.
         """
         ...
 
@@ -219,7 +227,7 @@ class Stream:
         delivery, connection = self._delivery, self._connection
         has_room = False
         try:
-            has_room = connection.write(delivery.first_bytes())
+            has_room = connection.write_first(delivery.first_bytes())
         except Exception as error:
             self._fail(error)
         if self.state is State.CLOSING:  # closed just now, or before its head was sent

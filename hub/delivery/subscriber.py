@@ -7,11 +7,11 @@ here: anything that changes while it lasts.
 from __future__ import annotations
 
 import math
-import uuid
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hub.delivery.endings import Ending
+from hub.protocol.updates import new_id
 from skipfilter import LimitError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Subscriber:
         presence_after: float = math.inf,
         log_context: LogContext | None = None,
     ) -> None:
-        self.id = uuid.uuid4().urn  # N125: random, and no client chooses it
+        self.id = new_id()  # N125: random, and no client chooses it
         self.subscribed = tuple(subscribed)
         self.grant = grant
         self.deadline = deadline

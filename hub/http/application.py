@@ -88,6 +88,9 @@ class HubApplication:
         self._connections: Connections | None = None  # those of the hub's own protocol
         self.metrics_url = ""
         """Where the metrics of this process are served; "" if they are not."""
+        self.listener_is_tuned = False
+        """Whether the server's connections have their socket options from its listener.
+        """
         self._slot = slot
         if slot is not None:
             self._record(slot)
@@ -254,6 +257,7 @@ class HubApplication:
                 max_head=settings.max_head,
                 refused=self.hub.observer.refused,
                 publisher=self._publisher(),
+                are_tuned=self.listener_is_tuned,
             )
         await self._router(scope, receive, partial(_send_reason, send))
 

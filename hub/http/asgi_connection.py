@@ -128,6 +128,10 @@ class AsgiConnection:
                 self._task = None
         return begun
 
+    def write_first(self, body: bytes) -> bool:
+        """Write the first bytes; the head is sent."""
+        return self.write(body)
+
     def write(self, body: bytes) -> bool:
         """Write without waiting, by running `send` up to its first suspension.
 

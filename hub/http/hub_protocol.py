@@ -22,7 +22,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from hub.begun import Begun
-from hub.http.uvicorn_protocol import HttpProtocol, lines_of
+from hub.http.uvicorn_protocol import CLOSE, HttpProtocol, lines_of
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _FOR_ASGI: Final = frozenset([b"expect", b"origin", b"transfer-encoding", b"upgrade"])
 """Header fields that no plain request has."""
-_CLOSE: Final = b"connection: close\r\n"
 
 
 class HubProtocol(HttpProtocol):
@@ -157,7 +156,7 @@ class HubProtocol(HttpProtocol):
         """Write a response; then expect the next request, or close the connection."""
         assert self._publisher is not None
         head = STATUS_LINE[response.status_code], lines_of(self.server_state.default_headers)
-        fields = lines_of(response.raw_headers), self._publisher.fields, _CLOSE if closes else b""
+        fields = lines_of(response.raw_headers), self._publisher.fields, CLOSE if closes else b""
         self.transport.write(b"".join([*head, *fields, b"\r\n", response.body]))
         if closes:
             self.transport.close()

@@ -72,8 +72,9 @@ class Connections:
     `max_header_fields` and `max_head`, in bytes, limit the head of a request.  `limit`
     is the maximum number of open connections; by default it is computed from the limit
     of open files.  `refused` is called for each request that a connection refuses, with
-    a name for the reason.  `publisher` answers plain requests, if there is one.  Used
-    from one event loop.
+    a name for the reason.  `publisher` answers plain requests, if there is one.  If
+    `are_tuned` is true, the sockets have the options of `hub.http.sockets`.  Used from
+    one event loop.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class Connections:
         limit: int | None = None,
         refused: Callable[[str], None] | None = None,
         publisher: Publisher | None = None,
+        are_tuned: bool = False,
     ) -> None:
         self.max_header_fields = max_header_fields
         self.max_head = max_head
         self.limit = open_file_limit() - OTHER_FILES if limit is None else limit
         self.refused = refused or (lambda _: None)
         self.publisher = publisher
+        self.are_tuned = are_tuned
         self.open = 0  # the number of open connections
         self.waiting: dict[Waiting, None] = {}  # those without a request in progress, longest wait first
         self.host: bytes | None = None  # the last valid Host field of any connection

@@ -47,7 +47,6 @@ from hub.history import base
 from hub.http import problems
 from hub.http.request import Request
 from hub.http.response import SERVER_SEND
-from hub.http.sockets import tune
 from hub.http.uvicorn_connection import UvicornLink, link_of
 from hub.protocol import events
 
@@ -137,7 +136,7 @@ class Replay:
         with self._delivery.reader_seat(self._subscriber, self) as self._seat:
             self._link = link_of(scope.get(SERVER_SEND, send))
             if self._link is not None:  # the kernel then drops a client that does not read
-                tune(self._link.transport, self._settings)
+                self._link.tune(self._settings)
             try:
                 async with asyncio.timeout(None) as self._timeout:
                     await respond(scope, receive, send)

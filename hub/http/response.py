@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from sse_starlette import EventSourceResponse
@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from hub.delivery.stream import Stream
 from hub.http.asgi_connection import NO_LINK, AsgiConnection
-from hub.http.sockets import tune
 from hub.http.uvicorn_connection import link_of
 
 if TYPE_CHECKING:
@@ -53,9 +52,15 @@ async def _nothing() -> AsyncIterator[bytes]:
     yield
 
 
+@cache
+def _stream_headers() -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers of every event stream."""
+    return tuple(EventSourceResponse(_nothing(), sep="\n", ping=0).raw_headers)
+
+
 def stream_headers(further: Headers) -> Headers:
     """Return the headers of an event stream, and `further` ones."""
-    return EventSourceResponse(_nothing(), sep="\n", ping=0).raw_headers + further
+    return [*_stream_headers(), *further]
 
 
 async def open_stream(request: Request, hub: Hub, subscriber: Subscriber, further: Headers) -> Answer:
@@ -79,7 +84,6 @@ def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Setting
     link = link_of(send)
     if link is None:
         return AsgiConnection(send, receive, NO_LINK)
-    if not link.is_closing():
-        tune(link.transport, settings)
+    link.tune(settings)
     detachable = link.detachable() if scope["http_version"] == "1.1" else None
     return detachable or AsgiConnection(send, receive, link)

@@ -2,12 +2,16 @@
 
 By default, the kernel buffers about 4 MB for a client that does not read, and keeps a
 client that has lost its network for a quarter of an hour.
+
+On Linux, a connection has the options of the socket that has accepted it.  So `serve`
+sets them once; under another server, each event stream sets its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,30 +20,44 @@ if TYPE_CHECKING:
     from hub.settings import Settings
 
 
-def tune(transport: asyncio.BaseTransport, settings: Settings) -> None:
-    """Limit the kernel's buffer and its patience for the client of this connection.
+def tune_listener(listener: socket.socket, settings: Settings) -> bool:
+    """Tune a listening socket, and return whether its connections are then tuned too.
 
-    Sets `settings.send_buffer` and `settings.client_timeout`; takes about 3 µs.  Does
-    nothing if the connection is closing, or if it is not over TCP.
+    Sets `settings.send_buffer` and `settings.client_timeout`.  Raises OSError.
+    """
+    if sys.platform != "linux" or not _is_tcp(listener):
+        return False
+    _tune(listener, settings)
+    return True
+
+
+def tune_connection(transport: asyncio.BaseTransport, settings: Settings) -> None:
+    """Tune the socket of a connection, as `tune_listener` does.
+
+    Does nothing if the connection is closing, or if it is not over TCP.
     """
     if transport.is_closing():  # its socket may be closed already
         return
     connection: socket.socket | None = transport.get_extra_info("socket")
-    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+    if connection is not None and _is_tcp(connection):
         with contextlib.suppress(OSError):  # the client has disconnected meanwhile
             _tune(connection, settings)
 
 
-def _tune(connection: socket.socket, settings: Settings) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer)
+def _is_tcp(one: socket.socket) -> bool:
+    return one.family in (socket.AF_INET, socket.AF_INET6)
+
+
+def _tune(one: socket.socket, settings: Settings) -> None:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer)
     if not settings.client_timeout:
         return
     seconds = settings.client_timeout
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (  # Linux has all three, other systems may not
         ("TCP_USER_TIMEOUT", seconds * 1000),  # for unacknowledged data, or a window that stays closed
         ("TCP_KEEPIDLE", seconds / 2),  # the first probe of a silent client, …
         ("TCP_KEEPINTVL", seconds / 6),  # … and further ones until client_timeout has passed
     ):
         if (option := getattr(socket, name, None)) is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, max(1, int(value)))
+            one.setsockopt(socket.IPPROTO_TCP, option, max(1, int(value)))

@@ -17,6 +17,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from hub.delivery.seat import SharedBody
+from hub.http.sockets import tune_connection
 from hub.http.uvicorn_protocol import MAX_BUFFERED, HttpProtocol
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from hub.delivery.endings import Ending
-    from hub.http.uvicorn_protocol import Closable
+    from hub.http.uvicorn_protocol import Closable, Cycle
+    from hub.settings import Settings
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -64,6 +66,12 @@ class UvicornLink:
         self._cycle.disconnected = True
         self.transport.abort()
 
+    def tune(self, settings: Settings) -> None:
+        """Tune the socket, unless it has the options of a listener that is tuned."""
+        protocol = self.transport.get_protocol()
+        if not (isinstance(protocol, HttpProtocol) and protocol.shared.are_tuned):
+            tune_connection(self.transport, settings)
+
     def begin_stream(self) -> None:
         """Pass the note on to the protocol, if it is the hub's."""
         protocol = self.transport.get_protocol()
@@ -98,11 +106,11 @@ class UvicornConnection:
 
     __slots__ = ("_cycle", "_flow", "_protocol", "_stream", "_task", "_transport", "_unsent")
 
-    def __init__(self, protocol: HttpProtocol, cycle: Any) -> None:
+    def __init__(self, protocol: HttpProtocol, cycle: Cycle) -> None:
         self._protocol = protocol
         self._transport = protocol.transport
         self._flow = protocol.flow
-        self._cycle = cycle  # uvicorn's object for the response; None from `begin` on
+        self._cycle: Cycle | None = cycle  # uvicorn's object for the response; None from `write_first` on
         self._stream: Closable | None = None  # the owner, while the response is detached
         # The task of the work; while the head is sent, that of the request.
         self._task: asyncio.Task[None] | None = None
@@ -111,14 +119,16 @@ class UvicornConnection:
         self._unsent = 0
 
     async def begin(self, head: Head, stream: Closable, *, wait: bool) -> bool:
-        """Send the head, and detach the response for `stream`.
+        """Make the head, and detach the response for `stream`.
 
         Returns False if the connection is lost, or if the client has sent more than its
         request or has closed its half.
         """
         self._task = asyncio.current_task()
-        cycle, self._cycle = self._cycle, None
-        # If the head is not sent within this turn of the event loop, it waits for room.
+        cycle = self._cycle
+        assert cycle is not None
+        cycle.holds_head = True
+        # If there is no head within this turn of the event loop, it waits for room.
         cut = None if wait else asyncio.get_running_loop().call_soon(self._transport.abort)
         try:
             await head()
@@ -130,6 +140,13 @@ class UvicornConnection:
             return False
         self._stream = stream
         return True
+
+    def write_first(self, body: bytes) -> bool:
+        """Write the head and the first chunk, as `write` does."""
+        assert self._cycle is not None
+        first = SharedBody(body)
+        first.encoded, self._cycle = self._cycle.held + _chunk(body), None
+        return self.write(first)
 
     def write(self, body: bytes) -> bool:
         """Write one chunk without waiting.

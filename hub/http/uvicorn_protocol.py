@@ -30,8 +30,9 @@ from urllib.parse import unquote
 
 import httptools
 import structlog
-from uvicorn.protocols.http.flow_control import service_unavailable
+from uvicorn.protocols.http.flow_control import FlowControl, service_unavailable
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import is_ssl
 
 from hub.delivery.endings import Ending
 from hub.errors import InvalidRequest, RequestError, TargetTooLong
@@ -70,6 +71,7 @@ With 0, TLS never reports room again.
 _MAX_TARGET: Final = 2**16 - 1
 """The longest request target, in bytes, that httptools can parse."""
 _HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(:[0-9]*)?")  # RFC 3986, 3.2.2; not empty
+CLOSE: Final = b"connection: close\r\n"
 _NOSNIFF: Final = b"x-content-type-options", b"nosniff"
 
 
@@ -80,6 +82,11 @@ class Cycle(RequestResponseCycle):
     and `close` options.  If the body of a request was not read, the connection ends
     after its response.
     """
+
+    holds_head = False
+    """Whether the head of the response, in chunks, is not written but left in `held`.
+    """
+    held = b""
 
     _is_raw = False  # whether the end of the connection marks the end of the body
 
@@ -92,6 +99,8 @@ class Cycle(RequestResponseCycle):
         if message["type"] == "http.response.start":
             if self.more_body or not self.keep_alive:
                 message = self._closing(message)
+            if self.holds_head:
+                return self._hold(message)
         elif self._is_raw:
             self.expected_content_length = len(message.get("body", b""))
         elif self.more_body and not message.get("more_body", False):
@@ -99,6 +108,14 @@ class Cycle(RequestResponseCycle):
             # when the client has had time to read the response.
             self.keep_alive = True
         return RequestResponseCycle.send(self, message)
+
+    async def _hold(self, message: Any) -> None:
+        """Leave the head in `held`, as soon as there is room to write it."""
+        await self.flow.drain()
+        if not self.disconnected:
+            self.response_started = True
+            fields = lines_of(self.default_headers), lines_of(message["headers"]), b"" if self.keep_alive else CLOSE
+            self.held = b"".join([STATUS_LINE[message["status"]], *fields, b"transfer-encoding: chunked\r\n\r\n"])
 
     def _closing(self, message: Any) -> Any:
         """Return the head of a connection's last response; uvicorn adds `close` to it.
@@ -196,7 +213,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._half_closed:
             self.transport.close()
 
-    def may_detach(self, cycle: Any) -> bool:
+    def may_detach(self, cycle: object) -> bool:
         """Return whether the connection is busy with nothing but `cycle`.
 
         False if there is another request, even an incomplete one, or if the body of
@@ -204,11 +221,12 @@ class HttpProtocol(HttpToolsProtocol):
         """
         return self.cycle is cycle and not cycle.more_body and not self._in_head
 
-    def detach(self, cycle: Any, owner: Detached) -> bool:
-        """Hand the response of `cycle`, whose head was sent, to an owner.
+    def detach(self, cycle: Cycle, owner: Detached) -> bool:
+        """Hand the response of `cycle`, which holds its head, to an owner.
 
         The application may then return.  From then on, the owner writes the response to
-        the transport, in chunks; `flow` is paused while the socket has no room.
+        the transport, the head and then chunks; `flow` is paused while the socket has
+        no room.
 
         Returns False if the connection is lost, or if it ends now for one of two
         reasons.  The client has sent more than its request: that could not be answered
@@ -218,8 +236,9 @@ class HttpProtocol(HttpToolsProtocol):
         if not self.may_detach(cycle):
             cycle.disconnected = True
             self.transport.abort()
-        elif self._half_closed:  # close() still sends the head
+        elif self._half_closed:
             cycle.disconnected = True
+            self.transport.write(cycle.held)
             self.transport.close()
         if cycle.disconnected:
             return False
@@ -249,7 +268,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first head, and count the connection."""
-        super().connection_made(transport)
+        # As uvicorn's own method, which asks the kernel for the addresses once more.
+        self.connections.add(self)
+        self.transport, self.flow = transport, FlowControl(transport)
+        own, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        self.server = own[:2] if isinstance(own, tuple) else own and (own, None)
+        self.client = peer[:2] if isinstance(peer, tuple) else None  # that of a Unix socket has no address
+        self.scheme = "https" if is_ssl(transport) else "http"
         self._await_head()
         self.shared.add(self)
 
@@ -548,7 +573,7 @@ class AttachedProtocol(HttpProtocol):
 
     __slots__ = ()
 
-    def may_detach(self, cycle: Any) -> bool:
+    def may_detach(self, cycle: object) -> bool:
         """Return False."""
         return False
 

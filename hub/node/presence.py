@@ -148,7 +148,9 @@ class Presence:
         Raises `LimitExceeded` if too many announcements of its client wait, the error
         if the announcement fails, and `Closing` if this node does not publish.
         """
-        if self._settings.subscriptions and subscriber.client is not None:
+        if not self._settings.subscriptions:
+            return
+        if subscriber.client is not None:
             self._announcements.require_more(subscriber.client, len(subscriber.subscribed))
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._announce(subscriber, active=True, done=done)
@@ -161,16 +163,17 @@ class Presence:
 
     def depart(self, subscriber: Subscriber) -> None:
         """Announce the end of a connection, after all earlier announcements (N120)."""
-        self._announce(subscriber, active=False)
+        if self._settings.subscriptions:
+            self._announce(subscriber, active=False)
 
     def _announce(self, subscriber: Subscriber, *, active: bool, done: asyncio.Future[None] | None = None) -> None:
-        """Queue an announcement, or set `done` at once if this node publishes none."""
-        if self._settings.subscriptions and self._task is not None:
+        """Queue an announcement, unless this node publishes none any more."""
+        if self._task is not None:
             if subscriber.client is not None:
                 self._announcements.add(subscriber.client, len(subscriber.subscribed))
             self._queue.put_nowait(_Announcement(subscriber, active, done))
         elif done is not None:
-            done.set_exception(Closing()) if self._settings.subscriptions else done.set_result(None)
+            done.set_exception(Closing())
 
     async def _run(self) -> None:
         """Publish the queue, and report three times in `node_timeout` seconds that the

@@ -24,6 +24,7 @@ import uvicorn
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history
 from hub.http.hub_protocol import HubProtocol
+from hub.http.sockets import tune_listener
 from hub.http.uvicorn_protocol import AttachedProtocol
 from hub.process.workers import STARTUP_FAILURE
 
@@ -147,6 +148,7 @@ def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
         callback_notify=_Collector(),
         timeout_notify=COLLECTION_SECONDS,
     )
+    app.listener_is_tuned = tune_listener(listener, settings)
     server = _Server(config)
     server.run(sockets=[listener])
     if not server.started:

@@ -40,6 +40,8 @@ There is a bound, because an update of one topic sets the reconnection time of i
 readers for all their topics.
 """
 _MAX_OTHER_FIELDS: Final = 1_000  # of a form; parsing very many would delay other requests
+_MAY_NAME_TOKEN: Final = re.compile(rb"(?:^|&)[a%]")
+"""The beginning of a parameter whose name may be that of a token."""
 _HEXADECIMAL: Final = frozenset(string.hexdigits)
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -143,6 +145,8 @@ def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
     An `access_token` is removed too, although it is not accepted (N60), because the
     rest of the query may be logged.
     """
+    if not _MAY_NAME_TOKEN.search(query):  # a shortcut for most queries
+        return query, ()
     rest, tokens = [], []
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")
@@ -187,7 +191,9 @@ def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits)
     most = limits.max_matchers + (limits.max_classic_matchers if limits.classic else 0)
     if query.count(b"&") + body.count(b"&") > most + _MAX_OTHER_FIELDS:
         raise InvalidRequest(f"more parameters than {most} matchers, and {_MAX_OTHER_FIELDS} others")
-    pairs = parse_form(query, _MATCHER_PARAMETERS) + parse_form(body, _MATCHER_PARAMETERS)
+    pairs = parse_form(query, _MATCHER_PARAMETERS)
+    if body:
+        pairs += parse_form(body, _MATCHER_PARAMETERS)
     wanted = [(name, value) for name, value in pairs if _is_matcher(name, limits)]
     _check_matchers(wanted, limits)
     selectors = dict.fromkeys((_MATCHER_PARAMETERS[name], value) for name, value in wanted)
@@ -309,8 +315,11 @@ def preferences(headers: Headers) -> frozenset[str]:
     They are in lower case, without quotes and parameters.  With `wait=0`, the client
     wants an event stream to end instead of waiting for later events.
     """
+    given = header_values(headers, b"prefer")
+    if not given:
+        return frozenset()
     # Each odd part was in quotes.  A comma or semicolon in it separates nothing.
-    parts = b",".join(header_values(headers, b"prefer")).decode("latin-1").lower().split('"')
+    parts = b",".join(given).decode("latin-1").lower().split('"')
     parts[1::2] = (quoted.replace(",", " ").replace(";", " ") for quoted in parts[1::2])
     return frozenset(preference.partition(";")[0].strip() for preference in "".join(parts).split(","))
 

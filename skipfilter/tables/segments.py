@@ -197,16 +197,28 @@ def split(parts: Parts, one: object, *, wholly: bool = True) -> tuple[Path, Part
     segment is never among the words.
     """
     path: list[bytes | Wildcard] = []
-    while len(path) < MAX_DEPTH:
-        segment, left = _first_segment(parts)
-        word = _word(segment, one)
-        if word is None or (left is None and not wholly):
-            break
-        path.append(word)
-        if left is None:
-            return tuple(path), None
-        parts = left
-    return (*path, MANY), parts
+    segment: list[Any] = []  # the parts of the present segment so far
+    begun = 0, 0  # where it begins: the number of a part, and a place in that
+    for n, part in enumerate(parts):
+        at = 0
+        if isinstance(part, bytes):
+            while (slash := part.find(b"/", at)) >= 0 and len(path) < MAX_DEPTH:
+                if at < slash:
+                    segment.append(part[at:slash])
+                word = _word(segment, one)
+                if word is None:
+                    return (*path, MANY), _from(parts, *begun)
+                path.append(word)
+                segment.clear()
+                at = slash + 1
+                begun = n, at
+            part = part[at:]
+        if part or not isinstance(part, bytes):
+            segment.append(part)
+    word = _word(segment, one)
+    if word is None or not wholly or len(path) == MAX_DEPTH:
+        return (*path, MANY), _from(parts, *begun)
+    return (*path, word), None
 
 
 def texts(parts: Parts, *others: Parts) -> Texts:
@@ -216,25 +228,20 @@ def texts(parts: Parts, *others: Parts) -> Texts:
     return Texts(start, end, tuple(part for some in (parts, *others) for part in some if isinstance(part, bytes)))
 
 
-def _first_segment(parts: Parts) -> tuple[Parts, Parts | None]:
-    """Return the parts before the first `/` of a literal, and those after it or
-    None.
-    """
-    for n, part in enumerate(parts):
-        if isinstance(part, bytes) and b"/" in part:
-            before, _, after = part.partition(b"/")
-            return (*parts[:n], before) if before else parts[:n], (after, *parts[n + 1 :]) if after else parts[n + 1 :]
-    return parts, None
+def _from(parts: Parts, n: int, at: int) -> Parts:
+    """Return the parts from a place in the part with the number `n` on."""
+    if not at:
+        return parts[n:]
+    return (parts[n][at:], *parts[n + 1 :]) if at < len(parts[n]) else parts[n + 1 :]
 
 
-def _word(segment: Parts, one: object) -> bytes | Wildcard | None:
+def _word(segment: Sequence[Any], one: object) -> bytes | Wildcard | None:
     """Return the segment as a word of the trie; None if it is anything more complex."""
-    match segment:
-        case ():
-            return b""
-        case (bytes() as text,):
-            return text
-        case (part,) if part == one:
-            return ONE
-        case _:
-            return None
+    if not segment:
+        return b""
+    if len(segment) > 1:
+        return None
+    [part] = segment
+    if isinstance(part, bytes):
+        return part
+    return ONE if part == one else None

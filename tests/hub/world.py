@@ -154,6 +154,9 @@ class FakeConnection(Wire):
         await head()
         return not self.is_closing()
 
+    def write_first(self, body: bytes) -> bool:
+        return self.write(body)
+
     def write(self, body: bytes) -> bool:
         if self.fails is not None:
             raise self.fails

@@ -52,6 +52,9 @@ class Connection:
             raise self.begins
         return self.begins if isinstance(self.begins, bool) else await self.begins
 
+    def write_first(self, body: bytes) -> bool:
+        return self.write(body)
+
     def write(self, body: bytes) -> bool:
         if self.raises is not None:
             raise self.raises

@@ -31,6 +31,8 @@ class ServerWire(Wire):
     keep_alive = True
     response_complete = False
     disconnected = False
+    holds_head = False
+    held = b""
 
     def __init__(self, *, detaches: bool) -> None:
         super().__init__()

@@ -18,9 +18,9 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 
 from hub import Settings, Update, create_app
 from hub.delivery.endings import Ending
-from hub.http import uvicorn_protocol
+from hub.http import uvicorn_connection, uvicorn_protocol
 from hub.http.asgi_connection import AsgiConnection
-from hub.http.sockets import tune
+from hub.http.sockets import tune_connection, tune_listener
 from hub.http.uvicorn_connection import UvicornConnection
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from tests.hub.http.servers import ServerWire
@@ -353,7 +353,7 @@ def test_the_socket_of_a_disconnected_client_is_not_used() -> None:
     closed = socket.socket()
     closed.close()
     transport: Any = SimpleNamespace(is_closing=lambda: False, get_extra_info=lambda name: closed)
-    tune(transport, Settings(dev=True))
+    tune_connection(transport, Settings(dev=True))
 
 
 async def test_the_chunk_of_an_update_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,12 +473,42 @@ async def test_kernel_buffers_are_bounded_and_a_silent_client_is_dropped(http: A
     ):
         await until(lambda: hub.delivery.live_count == 1)
         (stream,) = streams(hub)
-        option = transport_of(stream).get_extra_info("socket").getsockopt
-        assert option(socket.SOL_SOCKET, socket.SO_SNDBUF) == 40_000  # Linux doubles it for its bookkeeping
-        assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 12_000
-        assert option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 6
-        assert option(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 2
+        assert options(transport_of(stream).get_extra_info("socket")) == OPTIONS
+
+
+def options(one: socket.socket) -> list[int]:
+    """Return the size of the send buffer, and all that drops a silent client."""
+    return [
+        one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
+        one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+        one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+        one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+    ]
+
+
+OPTIONS = [40_000, 1, 12_000, 6, 2]
+"""Those of a send buffer of 20,000 bytes, which Linux doubles, and a time-out of 12 s."""
+
+
+async def test_a_connection_has_the_options_of_a_listener_that_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(dev=True, send_buffer=20_000, client_timeout=12)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert tune_listener(listener, settings)
+        with socket.create_connection(listener.getsockname()):
+            accepted, _ = listener.accept()
+            with accepted:
+                assert options(accepted) == OPTIONS
+    monkeypatch.setattr(uvicorn_connection, "tune_connection", lambda *_: pytest.fail("the connection is tuned again"))
+    app = create_app(settings)
+    app.listener_is_tuned = True
+    async with served(app, http=HttpProtocol) as server, await subscribe(server, ("match", "a")) as stream:
+        assert stream.status == 200
+
+
+def test_a_listener_that_is_no_tcp_socket_is_not_tuned() -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        assert not tune_listener(listener, Settings(dev=True))
 
 
 @KINDS

@@ -227,6 +227,9 @@ async def test_n82_a_client_that_does_not_read_is_cut_off_at_its_lifetime() -> N
         def transport(self) -> Cycle:
             return self
 
+        def get_protocol(self) -> None:
+            return None
+
         def get_extra_info(self, name: str) -> None:
             return None
 

@@ -97,8 +97,11 @@ def test_the_server_waits_for_streams_as_long_as_they_drain(
         self.started = True
 
     monkeypatch.setattr(_Server, "run", serve)
+    app = create_app(Settings(dev=True, drain=17.5, client_timeout=12))
     with socket.socket() as listener:
-        server.run(create_app(Settings(dev=True, drain=17.5)), listener, detach=detach)
+        server.run(app, listener, detach=detach)
+        assert app.listener_is_tuned
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 12_000
     config = ran[0].config
     assert config.timeout_graceful_shutdown is not None
     assert config.timeout_graceful_shutdown > 18

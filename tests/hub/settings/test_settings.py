@@ -403,7 +403,7 @@ async def test_a_hub_with_the_largest_value_of_a_number_serves_a_stream(
             assert (await late.next_event()).data == "x"
     assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
     with socket.socket() as connection:
-        _tune(connection, app.state.hub.settings)  # tune() would hide an error
+        _tune(connection, app.state.hub.settings)  # tune_connection() would hide an error
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
