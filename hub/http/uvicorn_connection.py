@@ -119,7 +119,7 @@ class UvicornConnection:
         self._unsent = 0
 
     async def begin(self, head: Head, stream: Closable, *, wait: bool) -> bool:
-        """Make the head, and detach the response for `stream`.
+        """Make or send the head, and detach the response for `stream`.
 
         Returns False if the connection is lost, or if the client has sent more than its
         request or has closed its half.

@@ -84,7 +84,8 @@ class Cycle(RequestResponseCycle):
     """
 
     holds_head = False
-    """Whether the head of the response, in chunks, is not written but left in `held`.
+    """Whether the head of the response, in chunks, may be left in `held` instead of
+    written.
     """
     held = b""
 
@@ -99,7 +100,7 @@ class Cycle(RequestResponseCycle):
         if message["type"] == "http.response.start":
             if self.more_body or not self.keep_alive:
                 message = self._closing(message)
-            if self.holds_head:
+            if self.holds_head and not self.access_log:  # uvicorn itself writes the log
                 return self._hold(message)
         elif self._is_raw:
             self.expected_content_length = len(message.get("body", b""))

@@ -12,6 +12,7 @@ tasks (medians in `bench/results/garbage.json`).  A full collection runs once an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import os
@@ -27,6 +28,7 @@ from hub.http.hub_protocol import HubProtocol
 from hub.http.sockets import tune_listener
 from hub.http.uvicorn_protocol import AttachedProtocol
 from hub.process.workers import STARTUP_FAILURE
+from hub.threads import call_soon
 
 if TYPE_CHECKING:
     import socket
@@ -41,6 +43,8 @@ GRACE_SECONDS: Final = 5
 """Time for other responses to end, after the drain time of the streams."""
 CUT_SECONDS: Final = 1
 """The last part of that time, for requests whose connections were aborted."""
+TICK_SECONDS: Final = 1
+"""Seconds between two changes of the `Date` of responses."""
 RESERVED_FILES: Final = 100
 """Open files that are not connections of subscribers."""
 GC_THRESHOLDS: Final = 5_000, 5, 1_000_000
@@ -156,13 +160,30 @@ def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with another way to shut down."""
+    """uvicorn's server, with another way to shut down, which sleeps while it is idle."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._exiting: asyncio.Event | None = None  # set by a signal; None before the server runs
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """Do what uvicorn does each second, and return soon after a signal.
+
+        uvicorn itself would look for a signal ten times a second.
+        """
+        self._exiting, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._exiting.wait(), TICK_SECONDS)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the shutdown; a second signal, of either kind, ends all waiting."""
         if self.should_exit:
             self.force_exit = True
         super().handle_exit(sig, frame)
+        if self._loop is not None and self._exiting is not None:
+            call_soon(self._loop, self._exiting.set)
 
     async def _wait_tasks_to_complete(self) -> None:
         """Wait for the responses to end, until the timeout or a second signal.

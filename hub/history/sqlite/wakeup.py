@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-POLL_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 1.0
 """Seconds between two checks for entries of other processes, if no datagram arrives."""
+DEAF_POLL_SECONDS: Final = 0.1
+"""The same if no port can be bound."""
 
 
 def wake(ports: Sequence[int]) -> None:
@@ -43,7 +45,7 @@ class WakeSocket:
     def listening(self) -> Iterator[None]:
         """Listen on a free port while the block runs.
 
-        If no port can be bound, `wait` still returns after POLL_SECONDS.
+        If no port can be bound, `wait` returns after DEAF_POLL_SECONDS.
         """
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
@@ -64,7 +66,7 @@ class WakeSocket:
         Returns at once if one has arrived since the last call.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_SECONDS):
+            async with asyncio.timeout(POLL_SECONDS if self.port else DEAF_POLL_SECONDS):
                 await self._woken.wait()
         self._woken.clear()
 

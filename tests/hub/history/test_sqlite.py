@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -699,6 +700,24 @@ async def test_a_node_that_is_notified_of_new_entries_does_not_poll(path: str, m
             await other.check()  # so the file has the port of its wake socket
             await one.append(named(str(n)))
             assert ids_of(await asyncio.wait_for(waiting, HANG)) == [str(n)]
+        await pages.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_node_without_a_port_polls(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeup, "POLL_SECONDS", 10 * HANG)
+
+    class Portless(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError("no port is free")
+
+    monkeypatch.setattr(wakeup.socket, "socket", Portless)
+    async with log_at(path) as one, log_at(path) as other:
+        await one.append(named("first"))
+        pages = other.follow(0)
+        assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["first"]
+        waiting = asyncio.ensure_future(anext(pages))
+        await one.append(named("second"))
+        assert ids_of(await asyncio.wait_for(waiting, HANG)) == ["second"]
         await pages.aclose()  # type: ignore[attr-defined]
 
 

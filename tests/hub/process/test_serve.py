@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import resource
@@ -30,11 +31,11 @@ from hub.process.server import (
     warn_of_files,
 )
 from tests.hub.serving import served
-from tests.waiting import HANG
+from tests.waiting import HANG, until
 from tests.wire import PATH, request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 pytestmark = pytest.mark.anyio
 
@@ -115,6 +116,31 @@ def test_a_second_signal_stops_the_server_at_once() -> None:
         served.handle_exit(signal.SIGTERM, None)
         told.append((served.should_exit, served.force_exit))
     assert told == [(True, False), (True, True)]
+
+
+@contextlib.asynccontextmanager
+async def sleeping() -> AsyncIterator[_Server]:
+    """A server in its main loop, which must end soon after a signal."""
+    config = uvicorn.Config(create_app(Settings(dev=True)), log_config=None)
+    config.load()
+    loop = asyncio.create_task((asleep := _Server(config)).main_loop())
+    await until(lambda: bool(asleep.server_state.default_headers))
+    yield asleep
+    asleep.handle_exit(signal.SIGTERM, None)
+    await asyncio.wait_for(loop, HANG)
+
+
+async def test_a_signal_wakes_a_server_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TICK_SECONDS", 10 * HANG)
+    async with sleeping():
+        pass
+
+
+async def test_the_date_of_responses_goes_on_while_a_server_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
+    async with sleeping() as asleep:
+        first = asleep.server_state.default_headers
+        await until(lambda: asleep.server_state.default_headers != first)
 
 
 @pytest.mark.parametrize(
