@@ -165,8 +165,7 @@ class Hub:
 
     async def append(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Publish updates that are checked; see `publish`."""
-        if self._needs_task:
-            await in_task()
+        await self._in_task()
         publisher = "" if grant is None else grant.publisher
         began = self._clock()
         self._log_lines.trace(updates)
@@ -328,6 +327,7 @@ class Hub:
         Raises `HistoryUnavailable`.
         """
         self._require_ready()
+        await self._in_task()
         return await find_start(
             self.history,
             last_event_id,
@@ -335,6 +335,11 @@ class Hub:
             replay_unknown=self.settings.replay_unknown,
             live=lambda: self.delivery.position,
         )
+
+    async def _in_task(self) -> None:
+        """Go on in a task if the history needs one."""
+        if self._needs_task:
+            await in_task()
 
     def _require_ready(self) -> None:
         """Raise `HistoryUnavailable` unless the end of the history is known."""

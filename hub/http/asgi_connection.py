@@ -15,6 +15,8 @@ import asyncio
 import types
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from hub.begun import in_task
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
@@ -104,6 +106,7 @@ class AsgiConnection:
         Returns False if the client has disconnected, if `abort` was called meanwhile,
         or if there is no room and `wait` is false.
         """
+        await in_task()
         task = self._task = asyncio.current_task()
         assert task is not None
         begun = False

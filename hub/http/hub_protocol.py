@@ -1,11 +1,12 @@
 """HubProtocol: the protocol of `skipfilter serve`, which answers plain requests itself.
 
     a request ─┬─► plain: the hub's application publishes it ─► one write
-               └─► any other: a task, and ASGI
+               ├─► for a stream: ASGI, at once
+               └─► any other: ASGI, in a task
 
 A plain request publishes, has arrived whole in one piece, and needs nothing of ASGI.
-The rules are the same functions that a request through ASGI reaches.  Only if it has to
-wait, as for a history in a file, a task is made.
+The rules are the same functions that a request through ASGI reaches.  A task is made
+only if a request has to wait, as for a history in a file.
 
 Belongs here: what makes a request plain, and how the answer is written.  Does not
 belong here: any rule of the hub.
@@ -25,12 +26,17 @@ from hub.begun import Begun
 from hub.http.uvicorn_protocol import CLOSE, HttpProtocol, lines_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.responses import Response
     from starlette.types import Scope
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from hub.http.open_connections import Publisher
     from hub.http.uvicorn_protocol import Cycle
 
+_FORWARDED: Final = frozenset([b"x-forwarded-for", b"x-forwarded-proto"])
+"""Header fields that uvicorn's reader of them takes."""
 _FOR_ASGI: Final = frozenset([b"expect", b"origin", b"transfer-encoding", b"upgrade"])
 """Header fields that no plain request has."""
 
@@ -39,15 +45,17 @@ class HubProtocol(HttpProtocol):
     """The protocol of one connection; for `uvicorn --http`, too.
 
     Nothing may stand between the server and the hub's application but uvicorn's reader
-    of `X-Forwarded-…`, and the access log must be off.  Otherwise no request is plain.
+    of `X-Forwarded-…`, and the access log must be off.  Otherwise each request gets a
+    task.
     """
 
-    __slots__ = ("_body", "_may_be_plain", "_publisher")
+    __slots__ = ("_begins", "_body", "_is_first", "_publisher")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._publisher = self._own_publisher()
-        self._may_be_plain = False  # whether the next request may be plain
+        self._begins: RequestResponseCycle | None = None  # a request for a stream, which begins soon
+        self._is_first = False  # whether the next request is the first of those that have just arrived
         self._body: bytes | None = None  # what has arrived of a request that may be plain
 
     def _own_publisher(self) -> Publisher | None:
@@ -62,22 +70,25 @@ class HubProtocol(HttpProtocol):
     # -- which requests are plain
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes of requests.  Only the first request in them may be plain.
+        """Parse bytes of requests.  Only the first of them may do without a task.
 
         So a client that sends many at once does not hold the event loop.
         """
-        self._may_be_plain = self._publisher is not None
+        self._is_first = self._publisher is not None
         super().data_received(data)
         if self._body is not None:
             self._go_through_asgi()
+        elif self._begins is not None:
+            cycle, self._begins = self._begins, None
+            self._begin_stream(cycle)
 
     def begin_request(self) -> None:
         """Begin a request; one that may be plain waits for its body."""
-        if self._may_be_plain and self._is_plain():
+        if self._is_first and self._is_plain():
             self._body = b""
         else:
             super().begin_request()
-        self._may_be_plain = False
+        self._is_first = False
 
     def _is_plain(self) -> bool:
         """Return whether the request whose head has arrived may be a plain one."""
@@ -91,6 +102,20 @@ class HubProtocol(HttpProtocol):
             and (self.cycle is None or self.cycle.response_complete)
             and _FOR_ASGI.isdisjoint([name for name, _ in self.headers])
         )
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Start the task of a request; one for a stream may begin without a task.
+
+        It begins when all that has arrived is parsed.
+        """
+        if self._is_first and self._is_for_stream():
+            self._begins = cycle
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _is_for_stream(self) -> bool:
+        assert self._publisher is not None
+        return self.scope["method"] == "GET" and self.url.partition(b"?")[0] == self._publisher.target
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -118,12 +143,30 @@ class HubProtocol(HttpProtocol):
 
     # -- the answer
 
+    def _begin_stream(self, cycle: RequestResponseCycle) -> None:
+        """Begin a request for a stream; make a task only if it has to wait."""
+        app, context = self.app, contextvars.copy_context()
+        if type(app) is ProxyHeadersMiddleware and not self._is_forwarded(cycle.scope):
+            app = app.app
+        begun: Begun[None] = context.run(Begun, cycle.run_asgi(app))
+        if not begun.has_ended:
+            self._go_on(begun, context)
+
+    def _go_on(self, begun: Awaitable[None], context: contextvars.Context) -> None:
+        """Run the rest of a request in a task."""
+        task = self.loop.create_task(_rest(begun), context=context)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _is_forwarded(self, scope: Any) -> bool:
+        return not _FORWARDED.isdisjoint([name for name, _ in scope["headers"]])
+
     def _publish(self, body: bytes) -> None:
         """Answer a plain request, at once if it has nothing to wait for."""
         assert self._publisher is not None
         # In a context of its own: log lines of later requests must not have its fields.
         context, scope = contextvars.copy_context(), self.scope
-        if type(self.app) is ProxyHeadersMiddleware:
+        if type(self.app) is ProxyHeadersMiddleware and self._is_forwarded(scope):
             Begun(_Forwarded(self.app)(scope, _never, _never))
         try:
             begun = context.run(self._publisher.begin, cast("Scope", scope), body)
@@ -135,9 +178,7 @@ class HubProtocol(HttpProtocol):
             return
         self.cycle = self._answering = cycle = self.new_cycle()
         cycle.more_body = False
-        task = self.loop.create_task(self._respond_later(begun, cycle), context=context)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self._go_on(self._respond_later(begun, cycle), context)
 
     async def _respond_later(self, begun: Begun[Response], cycle: Cycle) -> None:
         """Wait for the answer to a plain request, and send it."""
@@ -173,6 +214,10 @@ class _Forwarded(ProxyHeadersMiddleware):
 
     def __init__(self, reader: ProxyHeadersMiddleware) -> None:
         self.app, self.trusted_hosts = _nothing, reader.trusted_hosts
+
+
+async def _rest(begun: Awaitable[None]) -> None:
+    await begun
 
 
 async def _nothing(*_: object) -> None:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import StreamingResponse
 
+from hub.begun import in_task
 from hub.delivery.endings import Ending
 from hub.delivery.reading import CHUNK_BYTES
 from hub.errors import PositionExpired, RequestError
@@ -81,6 +82,7 @@ class ReplayResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, or a refusal if its patterns are too similar to others."""
+        await in_task()
         try:
             await self.replay.run(self._respond, scope, receive, send)
         except RequestError as error:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 from urllib.parse import quote
 
 from hub.errors import InvalidRequest, TooLarge
 from hub.logs import LoggedRequest, current_request
 from hub.protocol.origins import normal_origin
-from hub.protocol.requests import decode_utf_8, header_values
+from hub.protocol.requests import decode_utf_8
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -68,8 +68,10 @@ class Request:
     @property
     def origin(self) -> str:
         """The scheme and authority of the request, as the server knows them."""
-        host = next(iter(header_values(self.headers, b"host")), b"").decode("latin-1")
-        return normal_origin(self.scope["scheme"], host)
+        for name, value in self.headers:
+            if name == b"host":
+                return _origin(self.scope["scheme"], value)
+        return _origin(self.scope["scheme"], b"")
 
     @property
     def address(self) -> str:
@@ -125,6 +127,12 @@ class PlainRequest(Request):
         """Return the body, or raise `TooLarge`."""
         _require_size(len(self._body), limit)
         return self._body
+
+
+@lru_cache(16)
+def _origin(scheme: str, host: bytes) -> str:
+    """Return the origin of requests with this Host, which is nearly always the same."""
+    return normal_origin(scheme, host.decode("latin-1"))
 
 
 def _require_size(size: int, limit: int) -> None:

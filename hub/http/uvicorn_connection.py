@@ -112,7 +112,7 @@ class UvicornConnection:
         self._flow = protocol.flow
         self._cycle: Cycle | None = cycle  # uvicorn's object for the response; None from `write_first` on
         self._stream: Closable | None = None  # the owner, while the response is detached
-        # The task of the work; while the head is sent, that of the request.
+        # The task of the work; while the head waits for room, that of the request.
         self._task: asyncio.Task[None] | None = None
         # Bytes that were still buffered after the last write that found no room, or
         # when the connection was aborted; _ALL if that write was dropped.

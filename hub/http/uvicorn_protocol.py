@@ -111,8 +111,7 @@ class Cycle(RequestResponseCycle):
         return RequestResponseCycle.send(self, message)
 
     async def _hold(self, message: Any) -> None:
-        """Leave the head in `held`, as soon as there is room to write it."""
-        await self.flow.drain()
+        """Leave the head in `held`."""
         if not self.disconnected:
             self.response_started = True
             fields = lines_of(self.default_headers), lines_of(message["headers"]), b"" if self.keep_alive else CLOSE

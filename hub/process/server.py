@@ -160,7 +160,7 @@ def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with another way to shut down, which sleeps while it is idle."""
+    """uvicorn's server, which sleeps while it is idle and shuts down in another way."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -710,7 +710,7 @@ async def test_a_node_without_a_port_polls(path: str, monkeypatch: pytest.Monkey
         def bind(self, address: object) -> None:
             raise OSError("no port is free")
 
-    monkeypatch.setattr(wakeup.socket, "socket", Portless)
+    monkeypatch.setattr(socket, "socket", Portless)
     async with log_at(path) as one, log_at(path) as other:
         await one.append(named("first"))
         pages = other.follow(0)

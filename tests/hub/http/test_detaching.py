@@ -18,8 +18,10 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 
 from hub import Settings, Update, create_app
 from hub.delivery.endings import Ending
+from hub.history.memory import MemoryHistory
 from hub.http import uvicorn_connection, uvicorn_protocol
 from hub.http.asgi_connection import AsgiConnection
+from hub.http.hub_protocol import HubProtocol
 from hub.http.sockets import tune_connection, tune_listener
 from hub.http.uvicorn_connection import UvicornConnection
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
@@ -42,14 +44,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KINDS = pytest.mark.parametrize("http", [AttachedProtocol, HttpProtocol], ids=["task", "detached"])
+KINDS = pytest.mark.parametrize("http", [AttachedProtocol, HttpProtocol, HubProtocol], ids=["task", "detached", "hub"])
 GET = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 
 
 @contextlib.asynccontextmanager
 async def hub_served(http: Any = HttpProtocol, **settings: Any) -> AsyncIterator[tuple[Hub, Served]]:
     app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0, "subscriptions": False} | settings))
-    async with served(app, http=http) as server:
+    async with served(app, http=http, access_log=False) as server:
         yield app.state.hub, server
 
 
@@ -460,6 +462,49 @@ async def test_a_stream_and_a_slow_response_outlast_the_head_timeout(monkeypatch
             await publisher.read_head()
             assert publisher.status == 200
         assert (await reply.next_event()).data == ""
+
+
+class SlowHistory(MemoryHistory):
+    """A history that tells its end only when it may."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings(dev=True).retention)
+        self.may_go = asyncio.Event()
+        self.may_go.set()
+        self.asked = 0
+
+    async def end(self) -> int:
+        self.asked += 1
+        await self.may_go.wait()
+        return await super().end()
+
+
+@KINDS
+async def test_a_client_that_closes_its_half_meanwhile_gets_the_head(http: Any) -> None:
+    history = SlowHistory()
+    app = create_app(Settings(dev=True, subscriptions=False), history=history)
+    async with served(app, http=http, access_log=False) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await until(lambda: app.hub.is_running)
+        asked = history.asked
+        history.may_go.clear()
+        writer.write(GET)
+        await until(lambda: history.asked > asked)
+        writer.write_eof()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        history.may_go.set()
+        assert (await asyncio.wait_for(reader.read(), HANG)).startswith(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
+    assert app.hub.delivery.connection_count == 0
+
+
+@KINDS
+async def test_the_last_response_of_a_connection_says_so(http: Any) -> None:
+    last = GET.replace(b"host: x\r\n", b"host: x\r\nconnection: close\r\n")
+    async with hub_served(http) as (_, server), sent(server, last) as stream:
+        assert stream.status == 200
+        assert stream.headers["connection"] == "close"
 
 
 # -- the buffers of the kernel

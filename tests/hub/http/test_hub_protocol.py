@@ -455,3 +455,162 @@ def test_plain_requests_on_each_event_loop(loop: Any, tmp_path: Path, plain: lis
     with asyncio.Runner(loop_factory=loop) as runner:
         assert runner.run(run()).count(b"HTTP/1.1 200 OK") == 5
     assert len(plain) >= 1
+
+
+# -- requests for a stream, which begin without a task
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each request that began without a task, whether it has ended so."""
+    ended: list[bool] = []
+    begin = HubProtocol._begin_stream
+
+    def noted(self: HubProtocol, cycle: Any) -> None:
+        tasks = len(self.tasks)
+        begin(self, cycle)
+        ended.append(len(self.tasks) == tasks)
+
+    monkeypatch.setattr(HubProtocol, "_begin_stream", noted)
+    return ended
+
+
+def get(query: str = "?match=a", *headers: tuple[str, str]) -> bytes:
+    lines = [f"GET {PATH}{query} HTTP/1.1", "host: hub.example", *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+STREAMS = {
+    "a topic": (get(), [True]),
+    "a page": (get("?match=a", ("origin", "https://page.example")), [True]),
+    "a token": (get("?topic=a%7Bb%7D", AUTHORIZED), [True]),
+    "a token in the query": (get(f"?topic=a&authorization={DEVELOPMENT_TOKEN}"), [True]),
+    "a cursor": (get("?match=a&last_event_id=x"), [True]),
+    "a proxy": (get("?match=a", ("x-forwarded-for", "192.0.2.7"), ("x-forwarded-proto", "https")), [True]),
+    "no topic": (get(""), [True]),
+    "a pattern that is invalid": (get("?match_uritemplate=%7B"), [True]),
+    "a token that is invalid": (get("?match=a", bearer("a.b.c")), [True]),
+    "a reader that does not wait": (get("?match=a", ("prefer", "wait=0")), [False]),
+    "a body": (get("?match=a", ("content-length", "1")) + b"x", [True]),
+    "the page of the debugger": (get("/ui/"), []),
+    "another path": (get("x?match=a"), []),
+    "the head alone": (get().replace(b"GET", b"HEAD"), []),
+}
+
+
+@pytest.mark.parametrize("cors_origins", [(), ("https://page.example",), ("*",)], ids=["", "CORS", "any origin"])
+@pytest.mark.parametrize("name", STREAMS)
+async def test_a_stream_that_begins_at_once_has_the_same_bytes(
+    name: str, cors_origins: tuple[str, ...], begun: list[bool]
+) -> None:
+    request, ends = STREAMS[name]
+    came = []
+    for http in (HttpProtocol, HubProtocol):
+        async with served(app_of(cors_origins, retry=0, subscriptions=False, anonymous=True), http=http) as server:
+            came.append(comparable(await said(server, request, LAST)))
+    assert came[0] == came[1]
+    assert came[0][0].startswith(b"HTTP/1.1 ")
+    assert begun == ends
+
+
+@WAYS
+async def test_a_stream_that_is_asked_for_in_two_pieces_begins_once(http: type, begun: list[bool]) -> None:
+    async with served(app_of(subscriptions=False), http=http) as server:
+        came = await said(server, get()[:20], get()[20:], LAST)
+    assert came.count(b"HTTP/1.1 200 OK") == 1
+    assert len(begun) == (http is HubProtocol)
+
+
+@WAYS
+async def test_a_stream_behind_an_update_begins_after_its_answer(http: type) -> None:
+    async with held(http) as (history, _, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(post(b"topic=a&id=1") + get())
+        await until(lambda: history.appending == 1)
+        history.may_go.set()
+        came = await asyncio.wait_for(reader.readuntil(b":\n"), HANG)
+        assert re.findall(rb"HTTP/1.1 (\d+)", came) == [b"200", b"200"]
+        assert came.index(b"\r\n\r\n1HTTP") < came.index(b"text/event-stream")
+        writer.close()
+
+
+async def test_a_stream_whose_history_needs_a_task_gets_one(begun: list[bool]) -> None:
+    class Timed(MemoryHistory):
+        needs_task = True
+
+        async def end(self) -> int:
+            async with asyncio.timeout(HANG):
+                return await super().end()
+
+    app = create_app(Settings(dev=True, subscriptions=False), history=Timed(Settings(dev=True).retention))
+    async with served(app, http=HubProtocol) as server:
+        assert (await said(server, get(), LAST)).startswith(b"HTTP/1.1 200 OK")
+    assert begun == [False]
+
+
+@WAYS
+async def test_r24_an_unexpected_error_of_a_stream_is_logged_and_answered(
+    http: type, caplog: pytest.LogCaptureFixture, begun: list[bool]
+) -> None:
+    class Broken(MemoryHistory):
+        async def find(self, *_: Any, **__: Any) -> int | None:
+            raise RuntimeError("a fault")
+
+    app = create_app(Settings(dev=True, cors_origins=()), history=Broken(Settings(dev=True).retention))
+    async with served(app, http=http) as server:
+        came = await said(server, get("?match=a&last_event_id=x"))
+    assert came.startswith(b"HTTP/1.1 500 ")
+    assert caplog.text.count("RuntimeError: a fault") == 1
+    assert app.hub.shares.connections.used == 0
+
+
+@WAYS
+async def test_a_stream_before_the_beginning_of_another_request_has_a_task(http: type, begun: list[bool]) -> None:
+    async with served(app_of(subscriptions=False), http=http) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(get() + b"GET /")
+        assert (await asyncio.wait_for(reader.readuntil(b":\n"), HANG)).startswith(b"HTTP/1.1 200 OK")
+        writer.close()
+    assert begun == ([False] if http is HubProtocol else [])
+
+
+@WAYS
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_the_address_of_a_stream_is_that_of_a_trusted_proxy(http: type, is_trusted: bool) -> None:
+    app = app_of(subscriptions=False)
+    async with served(app, http=http, forwarded_allow_ips="127.0.0.1" if is_trusted else "192.0.2.1") as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(get("?match=a", ("x-forwarded-for", "192.0.2.7")))
+        await asyncio.wait_for(reader.readuntil(b":\n"), HANG)
+        [seat] = app.hub.delivery.audience
+        assert seat.subscriber.client is not None
+        assert seat.subscriber.client.name == f"address {'192.0.2.7' if is_trusted else '127.0.0.1'}"
+        writer.close()
+
+
+@WAYS
+async def test_only_the_log_lines_of_a_stream_have_its_fields(http: type, caplog: pytest.LogCaptureFixture) -> None:
+    class Slow(MemoryHistory):
+        asked = asyncio.Event()
+        may_go = asyncio.Event()
+
+        async def find(self, *_: Any, **__: Any) -> int | None:
+            self.asked.set()
+            await self.may_go.wait()
+            return None
+
+    history = Slow(Settings(dev=True).retention)
+    app = create_app(Settings(dev=True, subscriptions=False), history=history)
+    with caplog.at_level(logging.INFO, "hub"):
+        async with served(app, http=http) as server:
+            request = get("?match=a&last_event_id=x", ("x-request-id", "one"))
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(request)
+            await asyncio.wait_for(history.asked.wait(), HANG)
+            await said(server, b"no HTTP\r\n\r\n")
+            history.may_go.set()
+            await asyncio.wait_for(reader.readuntil(b":\n"), HANG)
+            writer.close()
+    lines = [record.getMessage() for record in caplog.records]
+    assert ["request=" in line for line in lines if "request refused" in line] == [False]
+    assert ["request=one" in line for line in lines if "cursor not found" in line] == [True]
