@@ -1,7 +1,7 @@
 """What does a new subscriber cost?
 
 The last case is a storm: how much do connected subscribers notice if thousands of
-others connect?
+others connect?  Compared with an older checkout too, if BENCH_BEFORE names one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bench import checkouts
 from bench.benchmark import Bars, Case
-from bench.servers import in_turn, installed, once
-from bench.servers import versions as versions
+from bench.load import connect
+from bench.servers import bare, hub, in_turn, installed, once
+from bench.servers import versions as of_servers
 from bench.targets import Load
 
 if TYPE_CHECKING:
@@ -27,13 +29,14 @@ WORKLOAD = (
     "connection, 200 at a time. With tokens, each has a token of its own, which is new to the hub; the other servers "
     "ignore tokens. In a storm, 2,000 clients connect each second, whether or not earlier ones are connected, to a "
     "topic without updates, while 1,000 other subscribers receive 20 updates a second. The CPU of a storm is the "
-    "difference to the same load without it. Baseline: a bare loop without HTTP."
+    "difference to the same load without it. Baseline: a bare loop without HTTP. Bare uvicorn answers with the head of "
+    "a stream, and does nothing else. `before` is an older version of the hub."
 )
 PLOT = Bars()
 UNIT = "server CPU µs a connection"
 ROUNDS = 3, 1
 
-SHOWN = ("connections/s", "KiB a connection", "load busy %")
+SHOWN = ("connections/s", "KiB a connection")
 """The figures in the result, besides the one that is compared."""
 STORM_SHOWN = (
     "came",
@@ -61,14 +64,33 @@ def cases(quick: bool) -> Iterator[Case]:
 
 def measure(load: Load, rounds: int) -> dict[str, Figures]:
     """Measure the connections of `load` on each server."""
-    variants = {variant: partial(once, server, load) for variant, server in installed().items()}
+    servers: dict[str, Server] = {}
+    for name, server in installed().items():
+        if name == "hub":
+            servers["bare uvicorn"] = bare
+            roots = checkouts.roots()
+            servers |= {"hub, before": partial(hub, root=roots["before"])} if "before" in roots else {}
+            servers["hub"] = hub
+        else:
+            servers[name] = server
+    variants = {variant: partial(_connected, server, load) for variant, server in servers.items()}
     return in_turn(variants, rounds=rounds, of="CPU µs a connection", shown=SHOWN)
+
+
+def _connected(server: Server, load: Load) -> Figures:
+    with server() as target:
+        return connect(load, target)
 
 
 def measure_storm(load: Load, rounds: int) -> dict[str, Figures]:
     """Measure the newcomers of `load` on each server."""
     variants = {variant: partial(_storm, server, load) for variant, server in installed().items()}
     return in_turn(variants, rounds=rounds, of="CPU µs a newcomer", shown=STORM_SHOWN)
+
+
+def versions() -> dict[str, str]:
+    """Return those of the servers, and the commit of the older checkout."""
+    return of_servers() | checkouts.versions()
 
 
 def _storm(server: Server, load: Load) -> Figures:
