@@ -76,6 +76,7 @@ class HubProtocol(HttpProtocol):
         """
         self._is_first = self._publisher is not None
         super().data_received(data)
+        self._is_first = False  # not later, when the request in progress ends
         if self._body is not None:
             self._go_through_asgi()
         elif self._begins is not None:
@@ -108,7 +109,7 @@ class HubProtocol(HttpProtocol):
 
         It begins when all that has arrived is parsed.
         """
-        if self._is_first and self._is_for_stream():
+        if self._is_first and self._is_for_stream():  # so `url` and `scope` are those of this request
             self._begins = cycle
         else:
             super()._start_asgi_task(cycle, app)

@@ -31,7 +31,12 @@ from urllib.parse import unquote
 import httptools
 import structlog
 from uvicorn.protocols.http.flow_control import FlowControl, service_unavailable
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.protocols.utils import is_ssl
 
 from hub.delivery.endings import Ending
@@ -112,9 +117,12 @@ class Cycle(RequestResponseCycle):
 
     async def _hold(self, message: Any) -> None:
         """Leave the head in `held`."""
+        headers = message["headers"]
+        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+            raise RuntimeError("a header field of a stream has a control character")
         if not self.disconnected:
             self.response_started = True
-            fields = lines_of(self.default_headers), lines_of(message["headers"]), b"" if self.keep_alive else CLOSE
+            fields = lines_of(self.default_headers), lines_of(headers), b"" if self.keep_alive else CLOSE
             self.held = b"".join([STATUS_LINE[message["status"]], *fields, b"transfer-encoding: chunked\r\n\r\n"])
 
     def _closing(self, message: Any) -> Any:

@@ -24,7 +24,7 @@ from hub.http.asgi_connection import AsgiConnection
 from hub.http.hub_protocol import HubProtocol
 from hub.http.sockets import tune_connection, tune_listener
 from hub.http.uvicorn_connection import UvicornConnection
-from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
+from hub.http.uvicorn_protocol import AttachedProtocol, Cycle, HttpProtocol
 from tests.hub.http.servers import ServerWire
 from tests.hub.serving import sent, served
 from tests.hub.world import World, world
@@ -497,6 +497,12 @@ async def test_a_client_that_closes_its_half_meanwhile_gets_the_head(http: Any) 
         assert (await asyncio.wait_for(reader.read(), HANG)).startswith(b"HTTP/1.1 200 OK\r\n")
         writer.close()
     assert app.hub.delivery.connection_count == 0
+
+
+async def test_a_header_field_with_a_control_character_is_never_written() -> None:
+    cycle = SimpleNamespace(default_headers=[], disconnected=False, keep_alive=True)
+    with pytest.raises(RuntimeError, match="control character"):
+        await Cycle._hold(cycle, {"status": 200, "headers": [(b"a", b"b\r\nc: d")]})  # type: ignore[arg-type]
 
 
 @KINDS

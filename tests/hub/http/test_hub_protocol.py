@@ -20,6 +20,7 @@ import uvicorn
 import uvloop
 
 from hub import Grant, Settings, create_app
+from hub.delivery.endings import Ending
 from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.history.memory import MemoryHistory
 from hub.http.application import PlainPublisher
@@ -531,6 +532,22 @@ async def test_a_stream_behind_an_update_begins_after_its_answer(http: type) -> 
         came = await asyncio.wait_for(reader.readuntil(b":\n"), HANG)
         assert re.findall(rb"HTTP/1.1 (\d+)", came) == [b"200", b"200"]
         assert came.index(b"\r\n\r\n1HTTP") < came.index(b"text/event-stream")
+        writer.close()
+
+
+@WAYS
+@pytest.mark.parametrize("more", [b"", b"\r\n", b"GET / HTTP/1.1\r\nhost"], ids=["nothing", "a line", "a head"])
+async def test_a_stream_behind_another_begins_when_that_ends(http: type, more: bytes) -> None:
+    app = app_of(subscriptions=False)
+    async with served(app, http=http) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(get() + get("?match=b"))
+        await asyncio.wait_for(reader.readuntil(b":\n"), HANG)
+        writer.write(more)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        app.hub.delivery.close_all(Ending.MAX_LIFETIME)
+        assert b"HTTP/1.1 200 OK" in await asyncio.wait_for(reader.readuntil(b":\n"), HANG)
         writer.close()
 
 
