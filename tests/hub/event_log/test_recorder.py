@@ -307,6 +307,10 @@ async def test_an_incomplete_write_counts_up_to_its_last_complete_event(
     """
     hub = start_hub(HUB_EVENT_LOG=str(tmp_path), HUB_SUBSCRIPTIONS="0", HUB_SEND_BUFFER="4096", HUB_DRAIN="0")
     streams = [await subscribe(hub, ("topic", "a"), receive_buffer=4096) for _ in range(4)]
+    # Only the kernel's buffers take what they do not read.
+    connections = [stream.writer.transport for stream in streams]
+    for connection in connections:
+        connection.pause_reading()  # type: ignore[attr-defined]
     half = await subscribe(hub, ("topic", "a"), receive_buffer=4096)
     assert half.writer.can_write_eof()
     for n in range(60):
@@ -326,9 +330,15 @@ async def test_an_incomplete_write_counts_up_to_its_last_complete_event(
             half.writer.write_eof()  # it receives the waiting write, and no other
     halves = events(await asyncio.wait_for(half.reader.read(), HANG))
     # Two of the clients read a part of the waiting write.
-    parts = [await stream.reader.readexactly(size) for stream, size in zip(streams, (0, 0, 9_000, 14_000), strict=True)]
+    parts = [b"", b""]
+    for stream, connection, size in zip(streams[2:], connections[2:], (9_000, 14_000), strict=True):
+        connection.resume_reading()  # type: ignore[attr-defined]
+        parts.append(await asyncio.wait_for(stream.reader.readexactly(size), HANG))
+        connection.pause_reading()  # type: ignore[attr-defined]
     await asyncio.sleep(0.1)  # the hub hands more to the sockets
     hub.stop()
+    for connection in connections:
+        connection.resume_reading()  # type: ignore[attr-defined]
     rests = [await asyncio.wait_for(stream.reader.read(), HANG) for stream in streams]
     received = [events(part + rest) for part, rest in zip(parts, rests, strict=True)]
     for stream in (*streams, half):
