@@ -89,8 +89,7 @@ class HubApplication:
         self.metrics_url = ""
         """Where the metrics of this process are served; "" if they are not."""
         self.listener_is_tuned = False
-        """Whether the server's connections have their socket options from its listener.
-        """
+        """Whether the server's connections have their time-outs from its listener."""
         self._slot = slot
         if slot is not None:
             self._record(slot)

@@ -73,8 +73,8 @@ class Connections:
     is the maximum number of open connections; by default it is computed from the limit
     of open files.  `refused` is called for each request that a connection refuses, with
     a name for the reason.  `publisher` answers plain requests, if there is one.  If
-    `are_tuned` is true, the sockets have the options of `hub.http.sockets`.  Used from
-    one event loop.
+    `are_tuned` is true, the sockets have the time-outs of `hub.http.sockets`.  Used
+    from one event loop.
     """
 
     def __init__(

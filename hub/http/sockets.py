@@ -3,8 +3,9 @@
 By default, the kernel buffers about 4 MB for a client that does not read, and keeps a
 client that has lost its network for a quarter of an hour.
 
-On Linux, a connection has the options of the socket that has accepted it.  So `serve`
-sets them once; under another server, each event stream sets its own.
+On Linux, a connection has the time-outs of the socket that has accepted it.  So `serve`
+sets them once; under another server, each event stream sets its own.  The size of the
+buffer would be inherited too, but the kernel would then let it grow.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ if TYPE_CHECKING:
 def tune_listener(listener: socket.socket, settings: Settings) -> bool:
     """Tune a listening socket, and return whether its connections are then tuned too.
 
-    Sets `settings.send_buffer` and `settings.client_timeout`.  Raises OSError.
+    Sets `settings.client_timeout`.  Raises OSError.
     """
     if sys.platform != "linux" or not _is_tcp(listener):
         return False
-    _tune(listener, settings)
+    _drop_silent(listener, settings)
     return True
 
 
-def tune_connection(transport: asyncio.BaseTransport, settings: Settings) -> None:
-    """Tune the socket of a connection, as `tune_listener` does.
+def tune_connection(transport: asyncio.BaseTransport, settings: Settings, *, inherits: bool = False) -> None:
+    """Set `settings.send_buffer` of a connection, and `client_timeout` unless it
+    inherits that.
 
     Does nothing if the connection is closing, or if it is not over TCP.
     """
@@ -41,15 +43,20 @@ def tune_connection(transport: asyncio.BaseTransport, settings: Settings) -> Non
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and _is_tcp(connection):
         with contextlib.suppress(OSError):  # the client has disconnected meanwhile
-            _tune(connection, settings)
+            _bound_buffer(connection, settings)
+            if not inherits:
+                _drop_silent(connection, settings)
 
 
 def _is_tcp(one: socket.socket) -> bool:
     return one.family in (socket.AF_INET, socket.AF_INET6)
 
 
-def _tune(one: socket.socket, settings: Settings) -> None:
+def _bound_buffer(one: socket.socket, settings: Settings) -> None:
     one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer)
+
+
+def _drop_silent(one: socket.socket, settings: Settings) -> None:
     if not settings.client_timeout:
         return
     seconds = settings.client_timeout

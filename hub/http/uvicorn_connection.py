@@ -67,10 +67,10 @@ class UvicornLink:
         self.transport.abort()
 
     def tune(self, settings: Settings) -> None:
-        """Tune the socket, unless it has the options of a listener that is tuned."""
+        """Tune the socket."""
         protocol = self.transport.get_protocol()
-        if not (isinstance(protocol, HttpProtocol) and protocol.shared.are_tuned):
-            tune_connection(self.transport, settings)
+        inherits = isinstance(protocol, HttpProtocol) and protocol.shared.are_tuned
+        tune_connection(self.transport, settings, inherits=inherits)
 
     def begin_stream(self) -> None:
         """Pass the note on to the protocol, if it is the hub's."""

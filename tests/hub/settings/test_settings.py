@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.http.application import server_app
-from hub.http.sockets import _tune
+from hub.http.sockets import _bound_buffer, _drop_silent
 from hub.http.uvicorn_protocol import HttpProtocol
 from hub.node.shares import RESOURCES
 from hub.settings.description import descriptions
@@ -403,7 +403,8 @@ async def test_a_hub_with_the_largest_value_of_a_number_serves_a_stream(
             assert (await late.next_event()).data == "x"
     assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
     with socket.socket() as connection:
-        _tune(connection, app.state.hub.settings)  # tune_connection() would hide an error
+        _bound_buffer(connection, app.state.hub.settings)  # tune_connection() would hide an error
+        _drop_silent(connection, app.state.hub.settings)
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
