@@ -296,8 +296,8 @@ class SelectorIndex:
         declared: dict[Selector, Selector | CompiledSelector] = {}
         for selector in selectors:
             match selector:
-                case (str() as matcher_type, str() as pattern):
-                    text = selector if isinstance(selector, tuple) else (matcher_type, pattern)
+                case (str(), str()):
+                    text = selector if isinstance(selector, tuple) else (selector[0], selector[1])
                     declared[text] = text
                 case (str() as matcher_type, object(pattern=str() as pattern) as matcher):
                     if not self._table(matcher_type).accepts(matcher):
