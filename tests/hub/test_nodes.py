@@ -283,8 +283,12 @@ async def test_several_workers_need_a_history_that_they_can_share() -> None:
 
 async def test_n108_clients_of_a_lost_epoch_are_informed(tmp_path: Path) -> None:
     async with two_nodes(tmp_path, subscriptions=False) as nodes:
-        last = await publish(nodes[0], EVERYTHING, ("topic", "a"), ("data", "lost"))
         async with follow(nodes[0], ("match", "a")) as here, follow(nodes[1], ("match", "a")) as there:
+            last = await publish(nodes[0], EVERYTHING, ("topic", "a"), ("data", "lost"))
+            # Once both nodes have dispatched it, both notice that it is lost, and end
+            # their streams once.
+            for stream in (here, there):
+                assert (await stream.next_event()).data == "lost"
             # The file itself comes last: a node may notice its loss at once, and make
             # all of them again.
             for file in reversed(files_of(str(tmp_path / "log.db"))):

@@ -88,12 +88,14 @@ async def test_n23_a_client_that_connects_too_often_does_not_keep_others_out() -
             assert isinstance(refused.task.exception(), LimitExceeded)
 
 
-@pytest.mark.parametrize(("settings", "status"), [
-    ({"connection_rate": 0.01}, 503), ({"connection_rate_per_client": 0.01}, 429),
+@pytest.mark.parametrize(("settings", "status", "least", "most"), [
+    ({"connection_rate": 0.01}, 503, 1, 10), ({"connection_rate_per_client": 0.01}, 429, 11, 100),
 ])  # fmt: skip
-async def test_n23_the_response_has_the_time_to_wait(settings: dict[str, Any], status: int) -> None:
+async def test_n23_the_response_has_the_time_to_wait(
+    settings: dict[str, Any], status: int, least: int, most: int
+) -> None:
     async with application(**settings) as app, follow(app, ("match", "a")):
         answer = await ask(app, "GET", f"{PATH}?match=a")
         assert answer.status == status
-        assert int(answer.headers["retry-after"]) == 100 if status == 429 else int(answer.headers["retry-after"]) <= 10
+        assert least <= int(answer.headers["retry-after"]) <= most
         assert app.state.hub.delivery.connection_count == 1
