@@ -23,12 +23,13 @@ import socket
 import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
+from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from bench.clients import Clients
 from bench.measure import processor_time, resident
-from bench.targets import FromEarliest, Load, Mercure, Target
+from bench.targets import Load, Mercure, Since, Target
 from hub.development import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
@@ -126,17 +127,18 @@ def _connected(load: Load, target: Target, before: _Taken, after: _Taken, second
     return made
 
 
-def replay(load: Load, target: Target) -> Figures:
+def replay(load: Load, target: Target, last_event_id: str = "earliest") -> Figures:
     """Publish updates without subscribers, then replay them, and return the figures.
 
     After all updates of `load` are published, all subscribers connect at once and ask
-    for the whole history.  Times and CPU are from the first connection to the last
-    delivery.  Memory is that of the first process, resident and private, before the
-    first connection and after the last delivery.
+    for the updates after `last_event_id`, which should be the same ones.  Times and CPU
+    are from the first connection to the last delivery.  Memory is that of the first
+    process, resident and private, before the first connection and after the last
+    delivery.
     """
     hub = target.pids[0]
     with (
-        closing(Clients(load, replace(target, dialect=FromEarliest(target.dialect)))) as clients,
+        closing(Clients(load, replace(target, dialect=Since(target.dialect, last_event_id)))) as clients,
         _own_core(),
         _no_garbage(),
     ):
@@ -161,6 +163,7 @@ def replay(load: Load, target: Target) -> Figures:
         "seconds": seconds,
         "deliveries/s": deliveries / seconds,
         "CPU µs a delivery": cpu / max(1, deliveries) * 1e6,
+        "CPU µs a connection": cpu / load.connections * 1e6,
         "hub MiB before": memory / 2**20,
         "hub MiB after": memory_after / 2**20,
         "server busy %": cpu / seconds * 100,
@@ -169,6 +172,17 @@ def replay(load: Load, target: Target) -> Figures:
         "doubled": doubled,
         "closed": clients.closed,
     }
+
+
+def publish_one(load: Load, target: Target) -> str:
+    """Publish an update that no subscriber of `load` wants, and return its id."""
+    request = target.dialect.publish([(load.groups, 0, "")], replace(load, batch=1))
+    with socket.create_connection((target.host, target.port)) as connection:
+        connection.sendall(request)
+        answer = HTTPResponse(connection, method="POST")
+        answer.begin()
+        assert answer.status == 200, answer.status
+        return answer.read().decode()
 
 
 def quantiles(what: str, taken: Sequence[int]) -> Figures:

@@ -129,16 +129,20 @@ class Mercure:
         )
 
 
-class FromEarliest:
-    """A dialect of Mercure in which subscribers ask for the whole history."""
+class Since:
+    """A dialect of Mercure in which subscribers have a last event id.
 
-    def __init__(self, dialect: Dialect) -> None:
+    With `earliest`, they ask for the whole history.
+    """
+
+    def __init__(self, dialect: Dialect, last_event_id: str) -> None:
         self.batches = dialect.batches
         self._dialect = dialect
+        self._query = f"&last_event_id={quote(last_event_id)} HTTP/1.1".encode()
 
     def subscribe(self, group: int, load: Load) -> bytes:
-        """Return the request of `dialect`, with `earliest` as the last event id."""
-        return self._dialect.subscribe(group, load).replace(b" HTTP/1.1", b"&last_event_id=earliest HTTP/1.1", 1)
+        """Return the request of `dialect`, with the last event id."""
+        return self._dialect.subscribe(group, load).replace(b" HTTP/1.1", self._query, 1)
 
     def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
         """Return the request of `dialect`."""

@@ -119,8 +119,10 @@ class Follower:
         live = self._live
         while after != (position := live.position):
             began = self._clock()
-            page = await self._retry(partial(self._pages.read, after))
+            page = await self._retry(partial(self._pages.read, after, position))
             self._observer.read(self._clock() - began)
+            if page and page[-1].position <= live.position:
+                return page
             entries = [entry for entry in page if entry.position <= live.position]
             if entries:
                 return Page(entries, forgotten=page.forgotten)

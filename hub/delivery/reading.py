@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 2**16
 """Bytes of frames after which a reader writes, instead of joining more."""
+MAX_CHOICES: Final = 100
+"""The number of different subscriptions for which a page notes what they want."""
 
 
 class Part(NamedTuple):
@@ -94,6 +96,19 @@ class Reading:
         page.require_presence(max(self._after, subscriber.presence_after))
         if not page:
             return None
+        start = page[0].position - 1 if self._after == EARLIEST else self._after
+        self._after = page[-1].position
+        # Many clients may have the same subscriptions: then they want the same.
+        alike = subscriber.subscribed, subscriber.grant.subscribe
+        found = page.wanted.get(alike)
+        if found is None:
+            found = await self._wanted(page)
+            if len(page.wanted) < MAX_CHOICES:
+                page.wanted[alike] = found
+        return Part(start, *found, self._after)
+
+    async def _wanted(self, page: Page) -> tuple[list[Entry], int]:
+        """Return the entries of a page that the seat wants, and their bytes."""
         wanted: list[Entry] = []
         size = 0
         # Many updates have equal topics: one verdict serves them all.
@@ -110,6 +125,4 @@ class Reading:
                     size += len(entry.frame)  # encodes the frame at its first use, inside of the slice
                     if self._slices.is_over():
                         await self._slices.pause()
-        start = page[0].position - 1 if self._after == EARLIEST else self._after
-        self._after = page[-1].position
-        return Part(start, wanted, size, self._after)
+        return wanted, size

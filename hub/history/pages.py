@@ -1,8 +1,9 @@
 """Pages: if many readers need the same page of the history, it is read only once.
 
 If a thousand clients reconnect after an outage, they read the same pages, one behind
-the other.  A reader whose page is being read already waits for that read.  Full pages
-stay in a cache for a while, because they never change.
+the other.  A reader whose page is being read already waits for that read.  Pages stay
+in a cache for a while: a full page never changes, and another one serves readers that
+need no later entry.
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ class Pages:
         # fails.
         self._reading: dict[int, asyncio.Future[Page | None]] = {}
 
-    async def read(self, after: int) -> Page:
+    async def read(self, after: int, until: int) -> Page:
         """Return the next page after a position, as `History.read` does.
 
-        A cached page still has entries that the history has forgotten since, and
-        `Page.forgotten` as it was when the page was read.
+        Entries after the position `until` may be missing.  A cached page still has
+        entries that the history has forgotten since, and `Page.forgotten` as it was
+        when the page was read.
 
         Concurrent calls for the same page share one read.  If that read fails or is
         cancelled, one of the waiting calls reads the page itself.
         """
         # 1. The page is cached, or another call reads it.  After a failed read, check
         #    again: one more call may have begun to read it.
-        while (page := self._kept.get(after)) is None and after in self._reading:
+        while (page := self._cached(after, until)) is None and after in self._reading:
             if (page := await asyncio.shield(self._reading[after])) is not None:
                 break
         if page is not None:
@@ -56,9 +58,14 @@ class Pages:
         finally:
             del self._reading[after]
             reading.set_result(page)  # None if it failed: then another call reads it
-        # 3. Keep it if it is full.  The first page, after EARLIEST, is not kept: it
-        #    changes as entries are forgotten.
-        if after >= 0 and page.full:
+        # 3. Keep it.  The first page, after EARLIEST, is not kept: it changes as
+        #    entries are forgotten.
+        if after >= 0 and page:
             with contextlib.suppress(ValueError):  # the page is larger than the cache
                 self._kept[after] = page
         return page
+
+    def _cached(self, after: int, until: int) -> Page | None:
+        """Return the page after a position if it is cached, and has what is needed."""
+        page = self._kept.get(after)
+        return page if page is not None and (page.full or page[-1].position >= until) else None

@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from hub.begun import Begun
 from hub.delivery.seat import SharedBody
 from hub.http.sockets import tune_connection
 from hub.http.uvicorn_protocol import MAX_BUFFERED, HttpProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
     from typing import TypeAlias
 
     from hub.delivery.endings import Ending
@@ -188,8 +189,17 @@ class UvicornConnection:
         return self._transport.is_closing()
 
     def start(self, work: Work) -> None:
-        """Run `work` in a new task."""
-        self._task = asyncio.get_running_loop().create_task(self._run(work))
+        """Run `work` in a new task.
+
+        If no task runs now, it begins at once, and gets a task only if it has to wait.
+        """
+        loop = asyncio.get_running_loop()
+        if asyncio.current_task() is not None:
+            self._task = loop.create_task(self._run(work))
+            return
+        begun = Begun(work())
+        if not begun.has_ended:
+            self._task = loop.create_task(self._run(lambda: begun))
 
     def finish(self) -> bool:
         """Write the last chunk, and give the connection back for further requests.
@@ -245,7 +255,7 @@ class UvicornConnection:
         """
         self._unsent = 0
 
-    async def _run(self, work: Work) -> None:
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         finally:

@@ -147,15 +147,15 @@ class SqliteHistory:
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
         """Return the position of the earliest entry with this id, by an index."""
-        return await self._database.read(lambda reading: reading.find(id, presence=presence))
+        return await self._database.look_up(lambda reading: reading.find(id, presence=presence))
 
     async def newest(self) -> Entry | None:
         """Return the newest entry, or None."""
-        return await self._database.read(lambda reading: reading.newest())
+        return await self._database.look_up(lambda reading: reading.newest())
 
     async def end(self) -> int:
         """Return the position of the newest entry."""
-        return await self._database.read(lambda reading: reading.end())
+        return await self._database.look_up(lambda reading: reading.end())
 
     async def read(self, after: int) -> Page:
         """Return the next page after a position.

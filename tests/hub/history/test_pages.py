@@ -46,7 +46,7 @@ async def test_a_reader_of_a_page_that_is_being_fetched_waits_for_it() -> None:
     log = await filled(5)
     read = Pages(log)
     log.open.clear()
-    asking = [asyncio.ensure_future(read.read(EARLIEST)) for _ in range(10)]
+    asking = [asyncio.ensure_future(read.read(EARLIEST, 5)) for _ in range(10)]
     await asyncio.sleep(0)
     log.open.set()
     found = await asyncio.gather(*asking)
@@ -61,12 +61,12 @@ async def test_a_full_page_is_kept_after_trimming_and_still_reports_its_gap() ->
     for n in range(60):
         await log.append([Update(("t",), id=f"p{n}")], presence=True)
     pages = Pages(log)
-    page = await pages.read(0)
+    page = await pages.read(0, 160)
     assert (page[-1].position, page.full, page.forgotten) == (100, True, 159)
-    assert await pages.read(0) is page
-    last = await pages.read(100)
+    assert await pages.read(0, 160) is page
+    last = await pages.read(100, 161)
     assert ([entry.position for entry in last], last.full) == ([160], False)
-    assert (await pages.read(100)) is not last
+    assert (await pages.read(100, 161)) is not last
     assert log.reads == [0, 100, 100]
 
 
@@ -77,7 +77,7 @@ async def test_if_the_fetching_reader_leaves_or_fails_the_others_fetch_the_page(
         log.open.clear()
         log.reads.clear()
         log.fails = not cancel
-        first, *others = [asyncio.ensure_future(read.read(2)) for _ in range(3)]
+        first, *others = [asyncio.ensure_future(read.read(2, 6)) for _ in range(3)]
         await asyncio.sleep(0)
         if cancel:
             first.cancel()
@@ -94,15 +94,34 @@ async def test_if_the_fetching_reader_leaves_or_fails_the_others_fetch_the_page(
         assert read._reading == {}
 
 
-async def test_full_pages_are_cached_and_pages_that_may_change_are_not() -> None:
+async def test_pages_are_cached_except_the_first_one_which_may_change() -> None:
     log = await filled(300)
     read = Pages(log)
     for _ in range(3):
         for after in (EARLIEST, 0, 128, 256):
-            assert await read.read(after) == await MemoryHistory.read(log, after)
-    assert sorted(log.reads) == [EARLIEST] * 3 + [0, 128] + [256] * 3
+            assert await read.read(after, 300) == await MemoryHistory.read(log, after)
+    assert sorted(log.reads) == [EARLIEST] * 3 + [0, 128, 256]
+
+
+async def test_a_page_that_is_not_full_serves_readers_that_need_no_later_entry() -> None:
+    log = await filled(300)
+    read = Pages(log)
+    page = await read.read(256, 300)
     await log.append([Update(("t",), id="new")])
-    assert len(await read.read(256)) == 45
+    assert await read.read(256, 300) is page
+    assert await read.read(256, 299) is page
+    longer = await read.read(256, 301)
+    assert (len(page), len(longer)) == (44, 45)
+    assert await read.read(256, 300) is longer
+    assert log.reads == [256, 256]
+
+
+async def test_an_empty_page_is_not_kept() -> None:
+    log = await filled(3)
+    read = Pages(log)
+    assert not await read.read(3, 3)
+    await log.append([Update(("t",), id="new")])
+    assert len(await read.read(3, 3)) == 1
 
 
 async def test_the_cache_of_pages_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,10 +129,10 @@ async def test_the_cache_of_pages_is_bounded_in_bytes(monkeypatch: pytest.Monkey
     log = await filled(512, "x" * 500)
     read = Pages(log)
     for after in (0, 128, 256, 0, 256):
-        await read.read(after)
+        await read.read(after, 512)
     assert read._kept.currsize <= 400_000
     assert 1 < len(log.reads) <= 5
     large = await filled(128, "x" * 4_000)
     read = Pages(large)
-    assert [len(await read.read(0)) for _ in range(2)] == [128, 128]
+    assert [len(await read.read(0, 128)) for _ in range(2)] == [128, 128]
     assert large.reads == [0, 0]

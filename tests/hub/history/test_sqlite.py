@@ -173,6 +173,51 @@ async def test_many_appends_share_a_commit(path: str) -> None:
         assert [isinstance(result, UnicodeEncodeError) for result in results] == [False, True, False]
 
 
+async def test_look_ups_that_wait_share_a_transaction(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with log_at(path) as log:
+        await log.append(named(*(str(n) for n in range(100))))
+        database, shared = log._database, []
+        real = database._ask_all
+
+        def ask_all(questions: Any) -> Any:
+            shared.append(len(questions))
+            return real(questions)
+
+        monkeypatch.setattr(database, "_ask_all", ask_all)
+        found = await asyncio.gather(*(log.find(str(n)) for n in range(100)), log.end(), log.find("none"))
+        assert found == [*range(1, 101), 100, None]
+        assert shared == [64, 38]
+        assert database._looking is None
+        # One that is cancelled harms no other.
+        asking = [asyncio.ensure_future(log.find(str(n))) for n in range(3)]
+        await asyncio.sleep(0)
+        asking[1].cancel()
+        assert await asyncio.gather(*asking[::2]) == [1, 3]
+        # One that fails harms no other.
+        failing: Callable[[Any], Any]
+        # SQLite's own error is tried again, and fails again.
+        for failing, error in (
+            (lambda reading: 1 // 0, ZeroDivisionError),
+            (lambda reading: reading._connection.execute("SELECT absent"), HistoryUnavailable),
+        ):
+            answers = await asyncio.gather(
+                log.find("0"), database.look_up(failing), log.find("1"), return_exceptions=True
+            )
+            assert [type(answers[1]), answers[::2]] == [error, [1, 2]]
+
+
+async def test_look_ups_that_wait_at_the_end_are_refused_or_answered(path: str) -> None:
+    log = SqliteHistory(path, RETENTION)
+    await log.append(named("a"))
+    asking = [asyncio.ensure_future(log.find("a")) for _ in range(200)]
+    await asyncio.sleep(0)
+    await log.aclose()
+    for answer in await asyncio.gather(*asking, return_exceptions=True):
+        assert answer == 1 or isinstance(answer, HistoryUnavailable)
+    with pytest.raises(HistoryUnavailable):
+        await log.find("a")
+
+
 # -- a full disk
 
 

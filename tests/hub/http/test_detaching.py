@@ -33,6 +33,7 @@ from tests.wire import FORM, PATH, Reply, bearer, publish, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -91,6 +92,32 @@ async def test_a_detached_stream_has_no_task_and_another_has_one() -> None:
             for reply in replies:
                 assert (await reply.next_event()).data == "x"
                 await reply.close()
+
+
+async def test_a_stream_catches_up_without_a_task_unless_it_has_to_wait(tmp_path: Path) -> None:
+    for url, waits in (("memory://", False), (f"sqlite:///{tmp_path}/log.db", True)):
+        async with hub_served(HubProtocol, history_url=url) as (hub, server):
+            last, *missed = [await publish(server, ("topic", "a"), ("data", str(n))) for n in range(4)]
+            await until(lambda: hub.delivery.dispatched == 4)
+            works: list[str] = []
+            loop = asyncio.get_running_loop()
+
+            def made(loop: Any, coroutine: Any, works: list[str] = works, **options: Any) -> asyncio.Task[Any]:
+                works.append(repr(coroutine))
+                return asyncio.Task(coroutine, loop=loop, **options)
+
+            loop.set_task_factory(made)
+            try:
+                async with await subscribe(server, ("match", "a"), ("last_event_id", last)) as reply:
+                    assert [(await reply.next_event()).id for _ in missed] == missed
+                    await until(lambda: hub.delivery.live_count == 1)
+                    (connection,) = connections(hub)
+                    assert connection._task is None
+                    new = await publish(server, ("topic", "a"))
+                    assert (await reply.next_event()).id == new
+            finally:
+                loop.set_task_factory(None)
+            assert any("UvicornConnection._run" in work for work in works) is waits
 
 
 async def test_the_task_of_a_stream_runs_no_routes_and_no_middleware() -> None:
