@@ -15,6 +15,7 @@ belong here: any write, and the rule that says who wants an entry (`audience`).
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import ref
 
 from pyroaring import BitMap64
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 2**16
 """Bytes of frames after which a reader writes, instead of joining more."""
-MAX_CHOICES: Final = 100
+MAX_CHOICES: Final = 32
 """The number of different subscriptions for which a page notes what they want."""
 
 
@@ -98,8 +99,9 @@ class Reading:
             return None
         start = page[0].position - 1 if self._after == EARLIEST else self._after
         self._after = page[-1].position
-        # Many clients may have the same subscriptions: then they want the same.
-        alike = subscriber.subscribed, subscriber.grant.subscribe
+        # Many clients may have the same subscriptions: then they want the same.  The
+        # note must not keep matchers, which count as long as they exist.
+        alike = tuple(map(ref, subscriber.subscribed)), tuple(map(ref, subscriber.grant.subscribe))
         found = page.wanted.get(alike)
         if found is None:
             found = await self._wanted(page)

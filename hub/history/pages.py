@@ -19,8 +19,10 @@ from hub.history import base
 if TYPE_CHECKING:
     from hub.history.base import History, Page
 
-CACHE_BYTES: Final = 16 * base.PAGE_BYTES
-"""Approximate bytes of all cached pages."""
+NOTES_BYTES: Final = 2**16
+"""About what the notes of readers in `Page.wanted` may take, for each cached page."""
+CACHE_BYTES: Final = 16 * (base.PAGE_BYTES + NOTES_BYTES)
+"""Approximate bytes of all cached pages, with their notes."""
 
 
 class Pages:
@@ -29,7 +31,9 @@ class Pages:
     def __init__(self, history: History) -> None:
         self._history = history
         # The cache: the position before a page -> the page.
-        self._kept: LRUCache[int, Page] = LRUCache(CACHE_BYTES, getsizeof=lambda page: sum(one.size for one in page))
+        self._kept: LRUCache[int, Page] = LRUCache(
+            CACHE_BYTES, getsizeof=lambda page: NOTES_BYTES + sum(one.size for one in page)
+        )
         # The pages that are being read, by the same key; the result is None if the read
         # fails.
         self._reading: dict[int, asyncio.Future[Page | None]] = {}

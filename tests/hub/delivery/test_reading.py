@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import pytest
 
@@ -73,6 +74,18 @@ async def test_seats_with_different_subscriptions_or_grants_do_not() -> None:
     ]:
         for _ in range(2):
             assert await world.wanted(world.seat(*topics, granted=granted)) == wanted
+
+
+async def test_a_page_keeps_no_matcher_of_a_seat_that_has_left() -> None:
+    world = World()
+    seat = world.seat("a", granted=("b",))
+    await world.wanted(seat)
+    matchers = [ref(matcher) for matcher in (*seat.subscriber.subscribed, *seat.subscriber.grant.subscribe)]
+    world.audience.remove(seat)
+    del seat
+    assert [matcher() for matcher in matchers] == [None, None]
+    # Another matcher with the same text is not the one that has left.
+    assert await world.wanted(world.seat("a", granted=("b",))) == ["a public"]
 
 
 async def test_a_page_notes_the_answers_of_a_bounded_number_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
