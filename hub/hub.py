@@ -133,6 +133,7 @@ class Hub:
             turns=FairTurns(clock),
             first_bytes=self.admission.first_bytes,
             heartbeat=settings.heartbeat,
+            write_interval=settings.write_interval,
             clock=clock,
             random=random,
         )

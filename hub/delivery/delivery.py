@@ -49,7 +49,8 @@ class Delivery:
     """The delivery of updates to all connections of one node.
 
     `first_bytes` returns what a stream begins with.  `heartbeat` is the interval of
-    heartbeats in seconds; 0 turns them off.  `clock` returns monotonic seconds.  Must
+    heartbeats in seconds; 0 turns them off.  `write_interval` is the least time between
+    two writes of updates, in seconds.  `clock` returns monotonic seconds.  Must
     be used from one event loop.
     """
 
@@ -65,6 +66,7 @@ class Delivery:
         turns: FairTurns,
         first_bytes: Callable[[], bytes],
         heartbeat: float,
+        write_interval: float,
         clock: Callable[[], float],
         random: Random,
     ) -> None:
@@ -78,7 +80,9 @@ class Delivery:
         self._turns = turns  # of clients whose connections read the history
         self._live = live
         self._announcer = announcer
-        self._follower = Follower(history, audience, live, observer, clock=clock, random=random)
+        self._follower = Follower(
+            history, audience, live, observer, write_interval=write_interval, clock=clock, random=random
+        )
         self._heartbeats = Heartbeats(live, interval=heartbeat, clock=clock)
         self._left = asyncio.Event()  # set when the next connection has left
 

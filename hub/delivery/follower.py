@@ -3,6 +3,10 @@
     history ──follow──► live.dispatch ──► live seats
        └──────read, up to `live.position`──────► seats that catch up
 
+With a `write_interval`, updates that come soon after a dispatch are held back:
+
+    an update ─► dispatch │ write_interval: 3 updates come │ dispatch of the 3 │ …
+
 A reader gets no entry that is not dispatched yet.  So when it has read all, it is at
 the position of the live seats and can join them.
 
@@ -52,6 +56,7 @@ class Follower:
         live: Live,
         observer: Observer,
         *,
+        write_interval: float,
         clock: Callable[[], float],
         random: Random,
     ) -> None:
@@ -59,6 +64,7 @@ class Follower:
         self._audience = audience
         self._live = live
         self._observer = observer
+        self._write_interval = write_interval  # seconds
         self._clock = clock
         self._random = random
         self._pages = Pages(history)
@@ -80,6 +86,7 @@ class Follower:
 
         If the history is unavailable or a dispatch fails, it tries again after a while.
         """
+        release = 0  # up to this position, nothing is held back
         while True:
             try:
                 if not self.is_ready:
@@ -94,6 +101,9 @@ class Follower:
                             await self._close_all(Ending.FAILED)
                         raise
                     await self._observer.dispatched(entries, sent)
+                    if self._write_interval and entries[-1].position >= release:
+                        await asyncio.sleep(self._write_interval)
+                        release = await self._history.end()
             except PositionExpired as error:
                 # Entries were forgotten before they were dispatched, or a new epoch has
                 # begun.  Continue at the end.  Clients that reconnect learn of the gap

@@ -281,6 +281,13 @@ class Settings(BaseModel):
 
     It must be shorter than the time after which a proxy cuts off a silent response.
     """
+    write_interval: Seconds = Field(default=0.0, ge=0, le=10)
+    """Seconds between two writes of updates, at least; 0 writes each update at once.
+
+    Updates that come meanwhile share the next write, so a stream of many updates costs
+    less.  The first one after a pause is not held back.  Publishers wait if more than
+    1,024 updates are held back.
+    """
     max_lifetime: Seconds = Field(default=600.0, ge=0, le=YEAR)
     """Seconds after which a connection is ended, less a random part of up to a fifth; 0
     for never (N82, R33).
