@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 from functools import partial
 from ipaddress import ip_address
@@ -22,6 +21,7 @@ from hub.http.application import server_app
 from hub.http.endpoints import DEBUGGER
 from hub.logs import log_to_stderr
 from hub.process.hang_up import CurrentKeys, HangUp
+from hub.process.listeners import listen, resolve
 from hub.process.server import check_files, fitting, run, warn_of_files
 from hub.process.workers import supervise
 from hub.settings import Settings
@@ -30,11 +30,13 @@ from hub.settings.variable_names import variable
 from skipfilter.text import example
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from hub.http.application import HubApplication
     from hub.metrics.board import Board
     from hub.metrics.server import MetricsServer
+    from hub.process.listeners import Address
     from hub.settings.description import Description
 
 main = app()
@@ -109,11 +111,11 @@ def serve(
         wanted = sources.settings()
         log_to_stderr(log_level, wanted.log_format, with_clients=wanted.log_clients, with_process=workers > 1)
         settings = fitting(wanted)
-        address = _resolve(host, port)
+        address = resolve(host, port)
         if settings.dev and not dev_anywhere:
             _require_loopback(host, address, settings)
-        opened = _open(settings, host, port, address, workers)
-    typer.echo(_welcome(opened, f"http://{_authority(host, opened.listener)}"))
+        opened = _open(settings, address, workers)
+    typer.echo(_welcome(opened, f"http://{_authority(host, opened.listeners[0])}"))
     sys.stdout.flush()
     warn_of_files(wanted, settings)
     again = partial(Sources, flags, config=config, env_file=env_file)
@@ -125,17 +127,25 @@ class _Opened(NamedTuple):
 
     app: HubApplication
     """The application, unless several workers make their own."""
-    listener: socket.socket
+    listeners: list[socket.socket]
+    """One for each worker."""
     metrics: _Metrics | None
+
+    def close_listeners(self, *, but: int | None = None) -> None:
+        """Close the listeners in this process, except perhaps that of a worker."""
+        kept = None if but is None else self.listeners[but]
+        for listener in self.listeners:
+            if listener is not kept:  # where ports cannot be shared, all workers have the same one
+                listener.close()
 
     def close(self) -> None:
         """Close it, after the server has ended."""
-        self.listener.close()
+        self.close_listeners()
         if self.metrics is not None:
             self.metrics.close()
 
 
-def _open(settings: Settings, host: str, port: int, address: _Address, workers: int) -> _Opened:
+def _open(settings: Settings, address: Address, workers: int) -> _Opened:
     """Open all that a server needs; nothing stays open if an error is raised."""
     if workers > 1 and settings.history_url.startswith("memory:"):
         raise ConfigurationError(
@@ -143,14 +153,16 @@ def _open(settings: Settings, host: str, port: int, address: _Address, workers: 
             "sqlite:///mercure.db"
         )
     with contextlib.ExitStack() as on_failure:
-        listener = on_failure.enter_context(_listen(host, port, address))
+        listeners = listen(address, workers)
+        for listener in listeners:
+            on_failure.enter_context(listener)
         metrics = _open_metrics(settings, workers)
         if metrics is not None:
             on_failure.callback(metrics.close)
         app = server_app(settings, metrics and metrics.board.slots[0])
         check_files(settings)
         on_failure.pop_all()
-    return _Opened(app, listener, metrics)
+    return _Opened(app, listeners, metrics)
 
 
 def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, workers: int, detach: bool) -> int:
@@ -160,28 +172,30 @@ def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, wo
     """
     metrics = opened.metrics
 
-    def serve_one(app: HubApplication) -> None:
-        """Serve an application in this process."""
+    def serve_one(app: HubApplication, number: int) -> None:
+        """Serve an application in this process, which is the worker `number`."""
         hang_up.then(lambda: app.read_keys_soon(again))
-        run(app, opened.listener, detach=detach)
+        run(app, opened.listeners[number], detach=detach)
 
     with contextlib.closing(opened):
         if workers == 1:
             if metrics is not None:
                 metrics.server.start()
             with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
-                serve_one(opened.app)
+                serve_one(opened.app, 0)
             return 0
         keys = CurrentKeys(opened.app.hub.settings, again)
 
         def work(number: int) -> None:
-            serve_one(server_app(keys.settings, metrics and metrics.board.slots[number]))
+            opened.close_listeners(but=number)  # the first process keeps them open, until the shutdown
+            serve_one(server_app(keys.settings, metrics and metrics.board.slots[number]), number)
 
         return supervise(
             workers,
             work,
             hang_up=hang_up,
             take_keys=keys.read,
+            stopped=opened.close_listeners,
             ended=metrics and metrics.board.note_death,
             beside=metrics and metrics.server.serve,
         )
@@ -213,26 +227,7 @@ def _open_metrics(settings: Settings, workers: int) -> _Metrics | None:
     return _Metrics(board, MetricsServer(board, settings.metrics_host, settings.metrics_port))
 
 
-class _Address(NamedTuple):
-    """A result of socket.getaddrinfo()."""
-
-    family: socket.AddressFamily
-    kind: socket.SocketKind
-    protocol: int
-    name: str
-    address: Any
-
-
-def _resolve(host: str, port: int) -> _Address:
-    """Return the first address of a host; raise OSError if there is none."""
-    try:
-        return _Address(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "this is not a host name"
-        raise OSError(f"cannot listen on {host} port {port}: {reason}") from None
-
-
-def _require_loopback(host: str, address: _Address, settings: Settings) -> None:
+def _require_loopback(host: str, address: Address, settings: Settings) -> None:
     """Raise ConfigurationError if other machines can reach the address."""
     if not ip_address(str(address.address[0]).partition("%")[0]).is_loopback:
         danger = (
@@ -244,23 +239,6 @@ def _require_loopback(host: str, address: _Address, settings: Settings) -> None:
             f"development mode is for this machine only, and others could reach {host}: {danger}; "
             "listen on 127.0.0.1, or allow it with --dev-anywhere"
         )
-
-
-def _listen(host: str, port: int, address: _Address) -> socket.socket:
-    """Return a listening socket.
-
-    It listens before the welcome is printed, so that a reader of the welcome can
-    connect.
-    """
-    listener = socket.socket(address.family, address.kind, address.protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address.address)
-        listener.listen(2_048)
-    except OSError as error:
-        listener.close()
-        raise OSError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    return listener
 
 
 def _authority(host: str, listener: socket.socket) -> str:
