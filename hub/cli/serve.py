@@ -131,16 +131,10 @@ class _Opened(NamedTuple):
     """One for each worker."""
     metrics: _Metrics | None
 
-    def close_listeners(self, *, but: int | None = None) -> None:
-        """Close the listeners in this process, except perhaps that of a worker."""
-        kept = None if but is None else self.listeners[but]
-        for listener in self.listeners:
-            if listener is not kept:  # where ports cannot be shared, all workers have the same one
-                listener.close()
-
     def close(self) -> None:
         """Close it, after the server has ended."""
-        self.close_listeners()
+        for listener in self.listeners:
+            listener.close()
         if self.metrics is not None:
             self.metrics.close()
 
@@ -187,7 +181,6 @@ def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, wo
         keys = CurrentKeys(opened.app.hub.settings, again)
 
         def work(number: int) -> None:
-            opened.close_listeners(but=number)  # the first process keeps them open, until the shutdown
             serve_one(server_app(keys.settings, metrics and metrics.board.slots[number]), number)
 
         return supervise(
@@ -195,7 +188,6 @@ def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, wo
             work,
             hang_up=hang_up,
             take_keys=keys.read,
-            stopped=opened.close_listeners,
             ended=metrics and metrics.board.note_death,
             beside=metrics and metrics.server.serve,
         )

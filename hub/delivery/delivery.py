@@ -226,8 +226,9 @@ class Delivery:
         return len(self._live)
 
     def close_new(self, reason: Ending) -> None:
-        """From now on, end each stream as soon as it begins."""
+        """From now on, end streams as soon as they begin, and hold no update back."""
         self.closing = reason
+        self._follower.hurry()
 
     def close_all(self, reason: Ending) -> None:
         """End all connections."""

@@ -17,6 +17,7 @@ nothing is dispatched, and readers wait.  Does not belong here: what a seat want
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -65,6 +66,7 @@ class Follower:
         self._live = live
         self._observer = observer
         self._write_interval = write_interval  # seconds
+        self._hurry = asyncio.Event()  # set if nothing is held back any more
         self._clock = clock
         self._random = random
         self._pages = Pages(history)
@@ -102,7 +104,8 @@ class Follower:
                         raise
                     await self._observer.dispatched(entries, sent)
                     if self._write_interval and entries[-1].position >= release:
-                        await asyncio.sleep(self._write_interval)
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(self._hurry.wait(), self._write_interval)
                         release = await self._history.end()
             except PositionExpired as error:
                 # Entries were forgotten before they were dispatched, or a new epoch has
@@ -118,6 +121,10 @@ class Follower:
             except Exception:
                 log.exception("dispatch failed")
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def hurry(self) -> None:
+        """From now on, hold nothing back: the hub shuts down."""
+        self._hurry.set()
 
     async def read(self, after: int) -> Page:
         """Return the next page of dispatched entries after a position.

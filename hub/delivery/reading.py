@@ -14,7 +14,7 @@ belong here: any write, and the rule that says who wants an entry (`audience`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import ref
 
 from pyroaring import BitMap64
@@ -27,13 +27,20 @@ if TYPE_CHECKING:
     from hub.delivery.audience import Audience
     from hub.delivery.seat import Seat
     from hub.history.base import Entry, Page
+    from hub.protocol.topics import TopicMatcher
     from hub.turns import FairTurns, TimeSlices
 
 
 CHUNK_BYTES: Final = 2**16
 """Bytes of frames after which a reader writes, instead of joining more."""
-MAX_CHOICES: Final = 32
+MAX_NOTES: Final = 16
 """The number of different subscriptions for which a page notes what they want."""
+MAX_NOTED_MATCHERS: Final = 16
+"""The number of matchers of a subscription and its grant, at most, that has a note."""
+
+
+Alike: TypeAlias = "tuple[tuple[ref[TopicMatcher], ...], tuple[ref[TopicMatcher], ...]]"
+"""The matchers of a subscription, and those of its grant."""
 
 
 class Part(NamedTuple):
@@ -68,7 +75,12 @@ class Reading:
     ) -> None:
         self._read = read
         self._audience = audience
-        self._subscriber = seat.subscriber
+        self._subscriber = subscriber = seat.subscriber
+        # Many clients may have the same subscriptions: then they want the same.  This
+        # key of their note keeps no matchers, which count as long as they exist.
+        self._alike: Alike | None = None
+        if len(subscriber.subscribed) + len(subscriber.grant.subscribe) <= MAX_NOTED_MATCHERS:
+            self._alike = tuple(map(ref, subscriber.subscribed)), tuple(map(ref, subscriber.grant.subscribe))
         self._only = BitMap64([seat.id])
         self._slices = slices
         self._turns = turns
@@ -97,34 +109,38 @@ class Reading:
         page.require_presence(max(self._after, subscriber.presence_after))
         if not page:
             return None
+        async with self._slices:
+            found = page.wanted.get(self._alike)
+            if found is None:
+                found = await self._wanted(page)
+                if self._alike is not None:
+                    if len(page.wanted) >= MAX_NOTES:
+                        page.wanted.clear()
+                    page.wanted[self._alike] = found
+            elif self._slices.is_over():
+                await self._slices.pause()
         start = page[0].position - 1 if self._after == EARLIEST else self._after
         self._after = page[-1].position
-        # Many clients may have the same subscriptions: then they want the same.  The
-        # note must not keep matchers, which count as long as they exist.
-        alike = tuple(map(ref, subscriber.subscribed)), tuple(map(ref, subscriber.grant.subscribe))
-        found = page.wanted.get(alike)
-        if found is None:
-            found = await self._wanted(page)
-            if len(page.wanted) < MAX_CHOICES:
-                page.wanted[alike] = found
         return Part(start, *found, self._after)
 
     async def _wanted(self, page: Page) -> tuple[list[Entry], int]:
-        """Return the entries of a page that the seat wants, and their bytes."""
+        """Return the entries of a page that the seat wants, and their bytes.
+
+        Works in a slice of time, which the caller has begun.
+        """
         wanted: list[Entry] = []
         size = 0
         # Many updates have equal topics: one verdict serves them all.
         verdicts: dict[tuple[tuple[str, ...], bool], bool] = {}
-        async with self._slices:
-            for entry in page:
-                kind = entry.update.topics, entry.update.private
-                if kind not in verdicts:
-                    verdicts[kind] = bool(await self._audience.of(*kind, self._only, self._slices))
-                    if self._slices.is_over():
-                        await self._slices.pause()
-                if verdicts[kind]:
-                    wanted.append(entry)
-                    size += len(entry.frame)  # encodes the frame at its first use, inside of the slice
-                    if self._slices.is_over():
-                        await self._slices.pause()
+        for entry in page:
+            kind = entry.update.topics, entry.update.private
+            if kind not in verdicts:
+                verdicts[kind] = bool(await self._audience.of(*kind, self._only, self._slices))
+                if self._slices.is_over():
+                    await self._slices.pause()
+            if verdicts[kind]:
+                wanted.append(entry)
+                size += len(entry.frame)  # encodes the frame at its first use, inside of the slice
+                if self._slices.is_over():
+                    await self._slices.pause()
         return wanted, size

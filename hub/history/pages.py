@@ -48,12 +48,12 @@ class Pages:
         Concurrent calls for the same page share one read.  If that read fails or is
         cancelled, one of the waiting calls reads the page itself.
         """
-        # 1. The page is cached, or another call reads it.  After a failed read, check
-        #    again: one more call may have begun to read it.
-        while (page := self._cached(after, until)) is None and after in self._reading:
-            if (page := await asyncio.shield(self._reading[after])) is not None:
-                break
-        if page is not None:
+        # 1. The page is cached, or another call reads it.  If that fails, or ends too
+        #    early, check again: one more call may have begun to read it.
+        page = self._kept.get(after)
+        while not _serves(page, until) and after in self._reading:
+            page = await asyncio.shield(self._reading[after])
+        if page is not None and _serves(page, until):
             return page
         # 2. Read it for all that wait.
         reading = self._reading[after] = asyncio.get_running_loop().create_future()
@@ -69,7 +69,7 @@ class Pages:
                 self._kept[after] = page
         return page
 
-    def _cached(self, after: int, until: int) -> Page | None:
-        """Return the page after a position if it is cached, and has what is needed."""
-        page = self._kept.get(after)
-        return page if page is not None and (page.full or page[-1].position >= until) else None
+
+def _serves(page: Page | None, until: int) -> bool:
+    """Return whether a page has all that a reader needs up to a position."""
+    return page is not None and (page.full or (bool(page) and page[-1].position >= until))

@@ -6,13 +6,16 @@
 If all workers accepted from one socket, the one that wakes first would get most of the
 connections that come one by one.  On Linux, each therefore has its own (SO_REUSEPORT).
 
-The first process opens all listeners before it forks, and keeps them open until the
-shutdown.  So if a worker dies, the connections that wait at its listener are not lost:
-they wait for the worker that is started in its place.
+The first process opens all listeners before it forks, and keeps them open.  So if a
+worker dies, the connections that wait at its listener are not lost: they wait for the
+worker that is started in its place.  A worker that shuts down hands its part over to
+the others; after the last one has done so, connections are refused.
 """
 
 from __future__ import annotations
 
+import asyncio
+import select
 import socket
 import sys
 from contextlib import ExitStack
@@ -50,39 +53,60 @@ def listen(address: Address, workers: int) -> list[socket.socket]:
     """
     try:
         if workers == 1 or sys.platform != "linux":
-            return [_listening(address, address.address)] * workers
+            alone = _bound(address, address.address)
+            alone.listen(_BACKLOG)
+            return [alone] * workers
         return _sharing(address, workers)
     except OSError as error:
         host, port = address.address[:2]
         raise OSError(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
+async def hand_over(listener: socket.socket) -> None:
+    """Let the kernel give new connections to the other listeners of the same port.
+
+    For a worker that takes none any more, although the first process keeps its listener
+    open.  The server first accepts those that wait.  The listener can listen again.
+    Does nothing if it does not share its port.
+    """
+    if sys.platform != "linux" or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT):
+        return
+    waiting = select.poll()
+    waiting.register(listener, select.POLLIN)
+    for _ in range(_BACKLOG):
+        if not waiting.poll(0):
+            break
+        await asyncio.sleep(0)
+    listener.shutdown(socket.SHUT_RD)
+
+
 def _sharing(address: Address, workers: int) -> list[socket.socket]:
     """Return listening sockets that share a port; raise OSError if others use it."""
     # 1. A socket that shares its port could listen beside another hub by mistake, and
     #    each would get half of the connections.  So try one that does not, before.
-    name, port = address.address, address.address[1]
-    if port:
-        _listening(address, name).close()
-    # 2. The first one chooses a free port if it is 0.
-    with ExitStack() as on_failure:
-        listeners = []
-        for _ in range(workers):
-            listeners.append(on_failure.enter_context(_listening(address, name, shares=True)))
-            name = listeners[0].getsockname()
+    if address.address[1]:
+        with _bound(address, address.address) as one:
+            one.listen()
+    # 2. If the port is 0, the kernel chooses a free one.  A socket for which it did so
+    #    would lose the port when it is handed over, so that one only keeps it for the
+    #    others.
+    with ExitStack() as on_failure, _bound(address, address.address, shares=True) as chosen:
+        name = chosen.getsockname()
+        listeners = [on_failure.enter_context(_bound(address, name, shares=True)) for _ in range(workers)]
+        for one in listeners:
+            one.listen(_BACKLOG)
         on_failure.pop_all()
     return listeners
 
 
-def _listening(address: Address, name: Any, *, shares: bool = False) -> socket.socket:
-    """Return a socket that listens at the address `name`; raise OSError otherwise."""
+def _bound(address: Address, name: Any, *, shares: bool = False) -> socket.socket:
+    """Return a socket with the address `name`; raise OSError if it cannot have it."""
     listener = socket.socket(address.family, address.kind, address.protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shares:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(name)
-        listener.listen(_BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -27,6 +27,7 @@ from hub.history import open_history
 from hub.http.hub_protocol import HubProtocol
 from hub.http.sockets import tune_listener
 from hub.http.uvicorn_protocol import AttachedProtocol
+from hub.process.listeners import hand_over
 from hub.process.workers import STARTUP_FAILURE
 from hub.threads import call_soon
 
@@ -208,6 +209,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down the server, and always the application too."""
+        for listener in sockets or []:
+            await hand_over(listener)
         await super().shutdown(sockets)
         # uvicorn skips this after a second signal, but the hub must close its parts.
         if self.force_exit:

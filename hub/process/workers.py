@@ -48,14 +48,13 @@ def supervise(
     *,
     hang_up: HangUp | None = None,
     take_keys: Callable[[], bool] = lambda: True,
-    stopped: Callable[[], None] = lambda: None,
     ended: Callable[[int], None] | None = None,
     beside: Callable[[], None] | None = None,
 ) -> int:
     """Run `work` in `count` processes until SIGINT or SIGTERM.
 
     Each gets its number, from 0 on.  Both signals are forwarded to the workers as
-    SIGTERM, and `stopped` is called before.  SIGHUP is forwarded as it is if `hang_up`
+    SIGTERM.  SIGHUP is forwarded as it is if `hang_up`
     passes it on, and if `take_keys` returns true, which takes the keys of workers that
     start later.
 
@@ -71,7 +70,7 @@ def supervise(
 
     Must be called while the process has no other threads, because it forks.
     """
-    processes = _Processes(work, beside, hang_up, take_keys, stopped)
+    processes = _Processes(work, beside, hang_up, take_keys)
     try:
         processes.start_beside()
         for number in range(count):
@@ -90,13 +89,11 @@ class _Processes:
         beside: Callable[[], None] | None,
         hang_up: HangUp | None,
         take_keys: Callable[[], bool],
-        stopped: Callable[[], None],
     ) -> None:
         self._work = work
         self._beside = beside
         self._hang_up = hang_up
         self._take_keys = take_keys
-        self._stopped = stopped
         self._workers: dict[int, tuple[int, float]] = {}  # pid -> its number, and when it was started
         self._helper = 0, 0.0  # the same of the process beside them; pid 0 if there is none
         self._signals = 0  # how many were received to end the workers
@@ -117,7 +114,6 @@ class _Processes:
     def _stop(self, *_: object) -> None:
         """End all workers."""
         self._signals += 1
-        self._stopped()
         self._forward(signal.SIGTERM)
 
     def _read_keys(self) -> None:

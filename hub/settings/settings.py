@@ -281,12 +281,13 @@ class Settings(BaseModel):
 
     It must be shorter than the time after which a proxy cuts off a silent response.
     """
-    write_interval: Seconds = Field(default=0.0, ge=0, le=10)
+    write_interval: Seconds = Field(default=0.0, ge=0, le=1)
     """Seconds between two writes of updates, at least; 0 writes each update at once.
 
     Updates that come meanwhile share the next write, so a stream of many updates costs
     less.  The first one after a pause is not held back.  Publishers wait if more than
-    1,024 updates are held back.
+    1,024 updates are held back.  `history_updates` must be at least 10,000, so that no
+    update is forgotten before it is written.
     """
     max_lifetime: Seconds = Field(default=600.0, ge=0, le=YEAR)
     """Seconds after which a connection is ended, less a random part of up to a fifth; 0
@@ -577,6 +578,8 @@ class Settings(BaseModel):
                 raise ValueError("publisher_… and subscriber_… are for classic tokens, and `classic` is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
             raise ValueError("two issuers have the same id")
+        if self.write_interval and self.history_updates < 10_000:
+            raise ValueError("`write_interval` needs `history_updates` of at least 10000")
         if self.issuers and not (self.public_urls or self.resource or self.dev):
             # Otherwise a client with a token for another hub could name that hub in the
             # Host header, and the token would be accepted here.

@@ -56,7 +56,7 @@ class Database:
         """The thread that owns `File.writer`."""
         self._readers = ThreadPoolExecutor(READERS, "log-reader")
         self._look_ups: list[tuple[Question[Any], asyncio.Future[Any]]] = []  # that wait for a transaction
-        self._looking: asyncio.Task[None] | None = None  # asks them; None if none waits
+        self._looking: asyncio.Task[None] | None = None  # asks them
         self._lock = threading.RLock()  # held to change the next two attributes
         self.file: File | None = None
         """The open file, which may have been replaced; see `opened`."""
@@ -85,12 +85,13 @@ class Database:
 
         For one question alone, the way to a thread and back costs ten times as much as
         the look-up itself; when many clients reconnect, they share it.  `question` may
-        run more than once.
+        run more than once.  If the history fails, all look-ups of the transaction fail.
         """
         self.require_open()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._look_ups.append((question, answer))
-        if self._looking is None:  # it begins after this turn of the event loop
+        # It begins after this turn of the event loop, with all look-ups of this turn.
+        if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_up_all())
         return await answer
 
@@ -103,16 +104,20 @@ class Database:
             try:
                 self.require_open()
                 answers = await loop.run_in_executor(self._readers, self._ask_all, questions)
-            except BaseException as error:
+            except Exception as error:
                 answers = [error] * len(some)
+            except asyncio.CancelledError:  # the event loop ends
+                for _, answer in (*some, *self._look_ups):
+                    answer.cancel()
+                self._look_ups.clear()
+                raise
             for (_, answer), outcome in zip(some, answers, strict=True):
                 if answer.done():  # its caller was cancelled
                     continue
-                if isinstance(outcome, BaseException):
+                if isinstance(outcome, Exception):
                     answer.set_exception(outcome)
                 else:
                     answer.set_result(outcome)
-        self._looking = None
 
     async def open(self) -> File:
         """Return the file as `opened` does, but in a reader thread."""
@@ -157,16 +162,11 @@ class Database:
         return self.file is file and identity_of(self.path) == file.identity
 
     def _ask_all(self, questions: list[Question[Any]]) -> list[Any]:
-        """Return the answer to each question, or its error.
+        """Return the answer to each question, or its error, from one transaction.
 
-        They share a transaction, unless the history fails then.
+        Raises HistoryUnavailable.
         """
-        try:
-            return self._ask(lambda reading: [_outcome(question, reading) for question in questions])
-        except HistoryUnavailable as error:
-            if len(questions) == 1:
-                return [error]
-        return [outcome for question in questions for outcome in self._ask_all([question])]
+        return self._ask(lambda reading: [_outcome(question, reading) for question in questions])
 
     def _ask(self, question: Question[T]) -> T:
         """Run `question` on a connection; try again after a repair or a replacement."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -15,7 +16,7 @@ from hub.delivery.subscriber import Subscriber
 from hub.history.base import Entry, Page
 from hub.node.matchers import MatcherCompiler
 from hub.protocol.updates import Update
-from hub.turns import TimeSlices
+from hub.turns import SLICE_SECONDS, TimeSlices
 
 if TYPE_CHECKING:
     from hub.delivery.seat import Seat
@@ -84,14 +85,61 @@ async def test_a_page_keeps_no_matcher_of_a_seat_that_has_left() -> None:
     world.audience.remove(seat)
     del seat
     assert [matcher() for matcher in matchers] == [None, None]
+    (key,) = world.page.wanted
+    assert key == tuple((one,) for one in matchers)  # weak references, and no ids, which others may get
     # Another matcher with the same text is not the one that has left.
     assert await world.wanted(world.seat("a", granted=("b",))) == ["a public"]
 
 
 async def test_a_page_notes_the_answers_of_a_bounded_number_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_CHOICES", 2)
+    monkeypatch.setattr(reading, "MAX_NOTES", 2)
+    monkeypatch.setattr(reading, "MAX_NOTED_MATCHERS", 3)
     world = World()
-    for topic in "abc":
-        await world.wanted(world.seat(topic))
-    assert len(world.page.wanted) == 2
-    assert await world.wanted(world.seat("c")) == []
+    seats = [world.seat(topic) for topic in "abc"]
+    for seat, notes in zip(seats, (1, 2, 1), strict=True):  # the third one takes the place of the others
+        await world.wanted(seat)
+        assert len(world.page.wanted) == notes
+    # One with many matchers has no note.
+    many = [world.seat("a", "b", "c", granted=("a",)), world.seat("a", granted=("a", "b", "c"))]
+    assert await world.wanted(many[0]) == ["a public", "a private", "b public"]
+    assert await world.wanted(many[1]) == ["a public", "a private"]
+    assert len(world.page.wanted) == 1
+
+
+async def test_readers_that_share_answers_still_take_turns() -> None:
+    world, now, turns = World(), 0.0, 0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1e-5  # each look at the clock stands for work
+        return now
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    seat, slices = world.seat("a"), TimeSlices(clock)
+    walk = Reading(world.read, world.audience, seat, 0, slices)
+    other = asyncio.ensure_future(count())
+    for _ in range(1_000):
+        await walk.next()
+    other.cancel()
+    assert turns >= now / SLICE_SECONDS / 2
+
+
+async def test_a_reading_that_fails_reads_the_page_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    walk = Reading(world.read, world.audience, world.seat("a"), 0, TimeSlices())
+
+    async def fails(*_: object) -> None:
+        raise LookupError
+
+    with monkeypatch.context() as failing:
+        failing.setattr(world.audience, "of", fails)
+        with pytest.raises(LookupError):
+            await walk.next()
+    part = await walk.next()
+    assert part is not None
+    assert (part.start, [entry.update.id for entry in part.wanted]) == (0, ["a public"])

@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hub.delivery import follower
-from hub.errors import HistoryUnavailable
+from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
+from hub.protocol.updates import Update
 from tests.hub.world import World, plain, world
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from tests.hub.world import Client
 
 pytestmark = pytest.mark.anyio
 
 
 class Holding:
-    """The times for which the follower sleeps; each ends when the test says so."""
+    """The times for which the follower waits; each ends when the test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[float] = []
         self._ended = asyncio.Event()
-        monkeypatch.setattr(follower, "asyncio", SimpleNamespace(sleep=self._sleep))
+        own = SimpleNamespace(sleep=self._sleep, wait_for=self._wait_for, Event=asyncio.Event)
+        monkeypatch.setattr(follower, "asyncio", own)
 
     async def _sleep(self, seconds: float) -> None:
         self.asked.append(seconds)
         self._ended.clear()
         await self._ended.wait()
+
+    async def _wait_for(self, happens: Coroutine[Any, Any, Any], seconds: float) -> None:
+        both = [asyncio.ensure_future(happens), asyncio.ensure_future(self._sleep(seconds))]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not both[0].done():
+                raise TimeoutError
+        finally:
+            for task in both:
+                task.cancel()
 
     async def begun(self, count: int) -> None:
         """Wait until updates are held back for the `count`th time."""
@@ -135,3 +149,25 @@ async def test_a_history_that_fails_while_updates_are_held_back_is_followed_agai
         holding.end()
         await holding.begun(3)
         assert client.ids == ["1", "2"]
+
+
+async def test_at_a_shutdown_all_that_is_held_back_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    holding = Holding(monkeypatch)
+    async with world(plain(write_interval=0.25, drain=1_000)) as here:
+        client = await client_of(here)
+        await here.publish("a")
+        await holding.begun(1)
+        await here.publish("a")
+        here.hub.shutdown.begin()
+        await until(lambda: client.ids == ["1", "2"])
+        assert not client.ended
+        await here.hub.history.append([Update(("a",), id="3")])  # by another node
+        await until(lambda: client.ids == ["1", "2", "3"])
+
+
+def test_a_history_that_is_too_small_for_what_may_be_held_back_is_refused() -> None:
+    told = "`write_interval` needs `history_updates` of at least 10000"
+    with pytest.raises(ConfigurationError, match=told):
+        plain(write_interval=0.25, history_updates=9_999)
+    plain(write_interval=0.25, history_updates=10_000)
+    plain(history_updates=1)

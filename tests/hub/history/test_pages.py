@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hub.errors import HistoryUnavailable
 from hub.history import pages
-from hub.history.base import EARLIEST, Retention
+from hub.history.base import EARLIEST, Page, Retention
 from hub.history.memory import MemoryHistory
 from hub.history.pages import Pages
 from hub.protocol.updates import Update
-
-if TYPE_CHECKING:
-    from hub.history.base import Page
 
 pytestmark = pytest.mark.anyio
 
@@ -72,12 +68,12 @@ async def test_a_full_page_is_kept_after_trimming_and_still_reports_its_gap() ->
 
 async def test_if_the_fetching_reader_leaves_or_fails_the_others_fetch_the_page() -> None:
     log = await filled(5)
-    read = Pages(log)
     for cancel in (True, False):
+        read = Pages(log)
         log.open.clear()
         log.reads.clear()
         log.fails = not cancel
-        first, *others = [asyncio.ensure_future(read.read(2, 6)) for _ in range(3)]
+        first, *others = [asyncio.ensure_future(read.read(2, 5)) for _ in range(3)]
         await asyncio.sleep(0)
         if cancel:
             first.cancel()
@@ -114,6 +110,32 @@ async def test_a_page_that_is_not_full_serves_readers_that_need_no_later_entry()
     assert (len(page), len(longer)) == (44, 45)
     assert await read.read(256, 300) is longer
     assert log.reads == [256, 256]
+
+
+@pytest.mark.parametrize("after", [3, 5])
+async def test_a_reader_that_needs_more_than_the_reader_that_it_waits_for_reads_itself(after: int) -> None:
+    log = await filled(5)
+    read = Pages(log)
+    log.open.clear()
+    real, snapshot = log._end, Page(await MemoryHistory.read(log, after))
+
+    async def late(position: int) -> Page:
+        log.reads.append(position)
+        if len(log.reads) > 1:
+            return await MemoryHistory.read(log, position)
+        await log.open.wait()
+        return snapshot  # as it was before the wait
+
+    log.read = late  # type: ignore[method-assign, assignment]
+    first = asyncio.ensure_future(read.read(after, real))
+    await asyncio.sleep(0)
+    await log.append([Update(("t",), id="new")])
+    second = asyncio.ensure_future(read.read(after, 6))
+    await asyncio.sleep(0)
+    log.open.set()
+    assert (await first) is snapshot
+    assert (await second)[-1].position == 6
+    assert log.reads == [after, after]
 
 
 async def test_an_empty_page_is_not_kept() -> None:

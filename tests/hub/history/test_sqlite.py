@@ -187,23 +187,53 @@ async def test_look_ups_that_wait_share_a_transaction(path: str, monkeypatch: py
         found = await asyncio.gather(*(log.find(str(n)) for n in range(100)), log.end(), log.find("none"))
         assert found == [*range(1, 101), 100, None]
         assert shared == [64, 38]
-        assert database._looking is None
+        assert not database._look_ups
         # One that is cancelled harms no other.
         asking = [asyncio.ensure_future(log.find(str(n))) for n in range(3)]
         await asyncio.sleep(0)
         asking[1].cancel()
         assert await asyncio.gather(*asking[::2]) == [1, 3]
         # One that fails harms no other.
-        failing: Callable[[Any], Any]
-        # SQLite's own error is tried again, and fails again.
-        for failing, error in (
-            (lambda reading: 1 // 0, ZeroDivisionError),
-            (lambda reading: reading._connection.execute("SELECT absent"), HistoryUnavailable),
-        ):
-            answers = await asyncio.gather(
-                log.find("0"), database.look_up(failing), log.find("1"), return_exceptions=True
-            )
-            assert [type(answers[1]), answers[::2]] == [error, [1, 2]]
+        answers = await asyncio.gather(
+            log.find("0"), database.look_up(lambda reading: 1 // 0), log.find("1"), return_exceptions=True
+        )
+        assert [type(answers[1]), answers[::2]] == [ZeroDivisionError, [1, 2]]
+
+
+async def test_if_the_history_fails_look_ups_that_share_a_transaction_fail_together(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with log_at(path) as log:
+        await log.append(named("0"))
+        tries: list[int] = []
+
+        def unavailable() -> Any:
+            tries.append(1)
+            raise HistoryUnavailable("it is away")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(log._database, "opened", unavailable)
+            answers = await asyncio.gather(*(log.find("0") for _ in range(10)), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [HistoryUnavailable] * 10
+        assert len(tries) == 1
+        assert await log.find("0") == 1
+    async with log_at(str(tmp_path / "none" / "log.db")) as log:
+        for error in await asyncio.gather(log.find("0"), log.end(), return_exceptions=True):
+            assert isinstance(error, ConfigurationError)
+
+
+async def test_look_ups_of_tasks_that_are_all_cancelled_hold_up_no_later_ones(path: str) -> None:
+    async with log_at(path) as log:
+        await log.append(named("0"))
+        for turns in range(4):  # before the look-ups begin, and while they run
+            asking = [asyncio.ensure_future(log.find("0")) for _ in range(100)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in (*(asking if turns < 2 else ()), *filter(None, [log._database._looking])):
+                task.cancel()
+            found = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), HANG)
+            assert all(answer == 1 or isinstance(answer, asyncio.CancelledError) for answer in found)
+            assert await asyncio.wait_for(log.find("0"), HANG) == 1
 
 
 async def test_look_ups_that_wait_at_the_end_are_refused_or_answered(path: str) -> None:

@@ -120,6 +120,26 @@ async def test_a_stream_catches_up_without_a_task_unless_it_has_to_wait(tmp_path
             assert any("UvicornConnection._run" in work for work in works) is waits
 
 
+async def test_work_that_has_begun_without_a_task_and_waits_ends_with_its_stream() -> None:
+    async with hub_served(HubProtocol) as (hub, server), await subscribe(server, ("match", "a")):
+        await until(lambda: hub.delivery.live_count == 1)
+        (connection,) = connections(hub)
+        ended = asyncio.Event()
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        asyncio.get_running_loop().call_soon(connection.start, work)  # no task runs then
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not ended.is_set()
+        connection.stop()
+        await asyncio.wait_for(ended.wait(), HANG)
+
+
 async def test_the_task_of_a_stream_runs_no_routes_and_no_middleware() -> None:
     async with hub_served(AttachedProtocol) as (hub, server), await subscribe(server, ("match", "a")):
         await until(lambda: hub.delivery.live_count == 1)

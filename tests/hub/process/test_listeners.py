@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import socket
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from hub.cli.serve import _Opened
-from hub.process.listeners import listen, resolve
+from hub.process.listeners import hand_over, listen, resolve
 from tests.waiting import HANG, until
 from tests.wire import PATH, subscribe
 
@@ -64,15 +64,38 @@ def test_two_hubs_cannot_listen_at_one_port_by_mistake(others: int, workers: int
         pass
 
 
+async def test_a_listener_that_is_handed_over_gets_no_connections_until_it_listens_again() -> None:
+    with listening(0, 2) as (first, second), contextlib.ExitStack() as stack:
+        name = second.getsockname()
+
+        def taken_by_the_second(count: int) -> int:
+            """Connect, and return how many of the connections wait at the second listener."""
+            for _ in range(count):
+                stack.enter_context(socket.create_connection(name))
+            found = 0
+            while select.select([second], [], [], 0)[0]:
+                stack.enter_context(second.accept()[0])
+                found += 1
+            return found
+
+        assert 0 < taken_by_the_second(50) < 50
+        first.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                stack.enter_context(first.accept()[0])
+        await hand_over(first)
+        assert taken_by_the_second(50) == 50
+        first.listen()
+        assert 0 < taken_by_the_second(50) < 50
+    with socket.create_server(("127.0.0.1", 0)) as alone:
+        await hand_over(alone)  # does nothing
+        socket.create_connection(alone.getsockname()).close()
+
+
 def test_elsewhere_than_on_linux_all_workers_accept_from_one_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.process.listeners.sys.platform", "darwin")
     with listening(0, 3) as found:
         assert len(set(map(id, found))) == 1
-        opened = _Opened(cast("Any", None), found, None)
-        opened.close_listeners(but=1)
-        assert found[1].fileno() >= 0
-        opened.close_listeners()
-        assert found[1].fileno() == -1
 
 
 @pytest.mark.processes
@@ -102,10 +125,33 @@ async def test_connections_that_wait_at_a_worker_that_ends_are_served(
 
 
 @pytest.mark.processes
-async def test_a_hub_that_shuts_down_refuses_connections_while_its_streams_end(
+async def test_a_worker_that_drains_leaves_new_connections_to_the_others(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     hub = start_hub("--workers", "2", HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db", HUB_DRAIN="1000")
+    hub.may_fail = True
+    await until(lambda: hub.log().count("startup complete") == 2)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(20):  # streams, of which each worker has some
+            await stack.enter_async_context(await subscribe(hub, ("match", "a")))
+        first = hub.workers[0]
+        os.kill(first, signal.SIGTERM)
+        await until(lambda: "draining" in hub.log())
+        for _ in range(20):
+            await stack.enter_async_context(await subscribe(hub, ("match", "a")))
+        assert first in hub.workers
+        await hub.kill_worker(first)
+        for _ in range(20):
+            await stack.enter_async_context(await subscribe(hub, ("match", "a")))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("metrics", [{}, {"HUB_METRICS_PORT": "0"}], ids=["", "metrics"])
+async def test_a_hub_that_shuts_down_refuses_connections_while_its_streams_end(
+    tmp_path: Path, start_hub: Callable[..., HubProcess], metrics: dict[str, str]
+) -> None:
+    log = f"sqlite:///{tmp_path}/log.db"
+    hub = start_hub("--workers", "2", HUB_HISTORY_URL=log, HUB_DRAIN="1000", **metrics)
     await until(lambda: hub.log().count("startup complete") == 2)
 
     def is_refused() -> bool:
