@@ -28,11 +28,12 @@ WORKER: Final = BENCH / "worker.py"
 
 
 class Variant(NamedTuple):
-    """A workload of the worker, its argument, and the checkout that it measures."""
+    """A workload of a script, its argument, and the checkout that it measures."""
 
     workload: str
     argument: object
     checkout: Path = BENCH.parent
+    script: Path = WORKER
 
 
 def variants(workload: str, argument: object) -> dict[str, Variant]:
@@ -70,7 +71,7 @@ def _older() -> Path | None:
 
 def _measured(variant: Variant) -> Figures:
     worker = subprocess.run(
-        [sys.executable, WORKER, variant.workload],
+        [sys.executable, variant.script, variant.workload],
         input=json.dumps(variant.argument),
         env=os.environ | {"PYTHONPATH": str(variant.checkout)},
         stdout=subprocess.PIPE,
