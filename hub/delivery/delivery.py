@@ -50,8 +50,8 @@ class Delivery:
 
     `first_bytes` returns what a stream begins with.  `heartbeat` is the interval of
     heartbeats in seconds; 0 turns them off.  `write_interval` is the least time between
-    two writes of updates, in seconds.  `clock` returns monotonic seconds.  Must
-    be used from one event loop.
+    two writes of updates, in seconds.  `clock` returns monotonic seconds.  Must be used
+    from one event loop.
     """
 
     def __init__(

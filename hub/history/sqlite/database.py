@@ -33,7 +33,7 @@ log = structlog.stdlib.get_logger("hub")
 READERS: Final = 2
 """The number of reader threads."""
 LOOK_UPS: Final = 64
-"""The number of look-ups that share a transaction, at most; each takes some 20 µs."""
+"""The number of look-ups that share a transaction, at most."""
 
 T = TypeVar("T")
 Question: TypeAlias = "Callable[[ReadTransaction], T]"
@@ -83,9 +83,9 @@ class Database:
     async def look_up(self, question: Question[T]) -> T:
         """Run a short `question` as `read` does, in one transaction with others.
 
-        For one question alone, the way to a thread and back costs ten times as much as
-        the look-up itself; when many clients reconnect, they share it.  `question` may
-        run more than once.  If the history fails, all look-ups of the transaction fail.
+        The way to a thread and back costs more than the look-up itself; when many
+        clients reconnect, they share it.  `question` may run more than once.  If the
+        history fails, all look-ups of the transaction fail.
         """
         self.require_open()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
