@@ -6,11 +6,10 @@ Compared with an older checkout, if BENCH_BEFORE names one.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.benchmark import BENCH, Bars, Case
-from bench.checkouts import Variant, in_turn, roots, versions
+from bench.checkouts import in_turn, variants, versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +46,4 @@ def cases(quick: bool) -> Iterator[Case]:
 
 def measure(kind: str, count: int, rounds: int) -> dict[str, Figures]:
     """Measure requests of a kind in each checkout."""
-    return in_turn(
-        {name: Variant(kind, count, Path(root), SCRIPT) for name, root in roots().items()}, rounds, of="CPU µs"
-    )
+    return in_turn(variants(kind, count, SCRIPT), rounds, of="CPU µs")

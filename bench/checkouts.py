@@ -36,9 +36,9 @@ class Variant(NamedTuple):
     script: Path = WORKER
 
 
-def variants(workload: str, argument: object) -> dict[str, Variant]:
+def variants(workload: str, argument: object, script: Path = WORKER) -> dict[str, Variant]:
     """Return a workload in each checkout, the older one first."""
-    return {name: Variant(workload, argument, root) for name, root in roots().items()}
+    return {name: Variant(workload, argument, root, script) for name, root in roots().items()}
 
 
 def roots() -> dict[str, Path]:

@@ -41,7 +41,7 @@ PAGES = (BENCH / "README.md", BENCH.parent / "README.md")
 # The baseline is grey.  The other colours are those of Okabe and Ito, 2008, which
 # colour-blind people can distinguish.
 GREY = "#777777"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B", "#999933")
 COLUMNS = 3
 """The maximum number of plots side by side."""
 DECADE = 10

@@ -26,8 +26,9 @@ _BACKLOG = 2_048
 
 
 class Address(NamedTuple):
-    """A result of socket.getaddrinfo()."""
+    """A host, and a result of socket.getaddrinfo() for it."""
 
+    host: str
     family: socket.AddressFamily
     kind: socket.SocketKind
     protocol: int
@@ -38,7 +39,7 @@ class Address(NamedTuple):
 def resolve(host: str, port: int) -> Address:
     """Return the first address of a host; raise OSError if there is none."""
     try:
-        return Address(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
+        return Address(host, *socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "this is not a host name"
         raise OSError(f"cannot listen on {host} port {port}: {reason}") from None
@@ -58,8 +59,8 @@ def listen(address: Address, workers: int) -> list[socket.socket]:
             return [alone] * workers
         return _sharing(address, workers)
     except OSError as error:
-        host, port = address.address[:2]
-        raise OSError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+        port = address.address[1]
+        raise OSError(f"cannot listen on {address.host} port {port}: {error.strerror}") from None
 
 
 async def hand_over(listener: socket.socket) -> None:

@@ -92,6 +92,15 @@ async def test_a_listener_that_is_handed_over_gets_no_connections_until_it_liste
         socket.create_connection(alone.getsockname()).close()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_names_the_host_as_it_was_given(workers: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = port_of(taken)
+        address = resolve("127.0.0.1", port)._replace(host="localhost")
+        with pytest.raises(OSError, match=f"^cannot listen on localhost port {port}: "):
+            listen(address, workers)
+
+
 def test_elsewhere_than_on_linux_all_workers_accept_from_one_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.process.listeners.sys.platform", "darwin")
     with listening(0, 3) as found:
