@@ -33,7 +33,7 @@ from tests.waiting import HANG, until
 from tests.wire import FORM, PATH, bearer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from hub.history.base import Entry
@@ -83,15 +83,32 @@ def post(
 LAST = post(b"topic=the-last&id=the-last", AUTHORIZED, FORM, ("connection", "close"))
 
 
+@contextlib.contextmanager
+def arrivals() -> Iterator[list[bytes]]:
+    """The pieces of requests that servers read meanwhile."""
+    pieces: list[bytes] = []
+    receive = HttpProtocol.data_received
+
+    def noted(self: HttpProtocol, data: bytes) -> None:
+        pieces.append(data)
+        receive(self, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HttpProtocol, "data_received", noted)
+        yield pieces
+
+
 async def said(server: Served, *parts: bytes) -> bytes:
-    """All that the server writes; the parts are sent in turns of the event loop."""
+    """All that the server writes; each part is sent when it has read those before."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    for part in parts:
-        writer.write(part)
-        await writer.drain()
-        for _ in range(5):  # the server, in the same event loop, reads each by itself
-            await asyncio.sleep(0)
-    came = await asyncio.wait_for(reader.read(), HANG)
+    answer = asyncio.ensure_future(asyncio.wait_for(reader.read(), HANG))
+    with arrivals() as arrived:
+        for number, part in enumerate(parts):
+            length = sum(map(len, parts[:number]))
+            await until(lambda length=length: len(b"".join(arrived)) == length or answer.done())  # type: ignore[misc]
+            writer.write(part)
+            await writer.drain()
+        came = await answer
     writer.close()
     return came
 
@@ -195,8 +212,10 @@ async def held(http: type) -> AsyncIterator[tuple[Held, HubApplication, Served]]
 @WAYS
 async def test_requests_wait_behind_one_that_waits_for_the_history(http: type, plain: list[bytes]) -> None:
     async with held(http) as (history, _, server):
-        answers = asyncio.ensure_future(said(server, post(b"topic=a&id=1"), post(b"topic=a&id=2"), LAST))
-        await until(lambda: history.appending == 1)
+        with arrivals() as arrived:
+            answers = asyncio.ensure_future(said(server, post(b"topic=a&id=1"), post(b"topic=a&id=2"), LAST))
+            await until(lambda: len(arrived) == 2)
+        assert history.appending == 1
         history.may_go.set()
         assert re.findall(rb"\r\n\r\n(\d|the-last)", await answers) == [b"1", b"2", b"the-last"]
     assert len(plain) == (http is HubProtocol)
