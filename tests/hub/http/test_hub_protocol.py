@@ -105,7 +105,7 @@ async def said(server: Served, *parts: bytes) -> bytes:
     with arrivals() as arrived:
         for number, part in enumerate(parts):
             length = sum(map(len, parts[:number]))
-            await until(lambda length=length: len(b"".join(arrived)) == length or answer.done())  # type: ignore[misc]
+            await until(lambda length=length: len(b"".join(arrived)) >= length or answer.done())  # type: ignore[misc]
             writer.write(part)
             await writer.drain()
         came = await answer
