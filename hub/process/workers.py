@@ -54,9 +54,8 @@ def supervise(
     """Run `work` in `count` processes until SIGINT or SIGTERM.
 
     Each gets its number, from 0 on.  Both signals are forwarded to the workers as
-    SIGTERM.  SIGHUP is forwarded as it is if `hang_up`
-    passes it on, and if `take_keys` returns true, which takes the keys of workers that
-    start later.
+    SIGTERM.  SIGHUP is forwarded as it is if `hang_up` passes it on, and if `take_keys`
+    returns true, which takes the keys of workers that start later.
 
     A worker that dies is restarted with the same number, after `ended` was called with
     that.  But if a worker ends with STARTUP_FAILURE, and none has ever ended in another

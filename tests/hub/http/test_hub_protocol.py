@@ -102,12 +102,17 @@ async def said(server: Served, *parts: bytes) -> bytes:
     """All that the server writes; each part is sent when it has read those before."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     answer = asyncio.ensure_future(asyncio.wait_for(reader.read(), HANG))
+    sent = 0
     with arrivals() as arrived:
-        for number, part in enumerate(parts):
-            length = sum(map(len, parts[:number]))
-            await until(lambda length=length: len(b"".join(arrived)) >= length or answer.done())  # type: ignore[misc]
+
+        def all_is_read() -> bool:
+            return answer.done() or sum(map(len, arrived)) >= sent
+
+        for part in parts:
+            await until(all_is_read)
             writer.write(part)
             await writer.drain()
+            sent += len(part)
         came = await answer
     writer.close()
     return came
