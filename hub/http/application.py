@@ -99,6 +99,7 @@ class HubApplication:
         self._read_again: Callable[[], Sources] | None = None  # reads the keys; None if that is not wanted
         self._reading: asyncio.Task[None] | None = None
         self._endpoints = endpoints = Endpoints(hub, self._authorization)
+        self._health_checks = frozenset(endpoints.health_checks())
         self._methods = endpoints.by_method()  # method -> endpoint, for the hub's own path
         self._cors = cors(hub.settings)
         self._router = Starlette(
@@ -330,7 +331,7 @@ class HubApplication:
         broken one.
         """
         counted: AbstractContextManager[None] = nullcontext()
-        if not request.scope["path"].startswith(self.hub.settings.path + "/health/"):
+        if request.scope["path"] not in self._health_checks:
             counted = self.hub.shares.requests.taken(client_at(request.address))
         try:
             with counted:

@@ -11,6 +11,10 @@
                   /{topic}/{id}
     GET         HUB/health/ready     whether to send new clients here   R51
     GET         HUB/health/live      whether the process works
+                                     both also at /mercure/health/, where the
+                                     reference has them
+    GET         /healthz             the same as HUB/health/live        R27
+    GET         /robots.txt          no page is for search engines      R27
     GET         /.well-known/oauth-protected-resource + HUB
                                      metadata, if issuers are set       N145–N156
     GET         HUB/debug/           the debugger, if enabled           R29
@@ -30,6 +34,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 from starlette.responses import (
     JSONResponse,
+    PlainTextResponse,
     RedirectResponse,
     Response,
     StreamingResponse,
@@ -98,6 +103,7 @@ _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
 
 
 Endpoint: TypeAlias = "Callable[[Request], Awaitable[Answer]]"
+ColdEndpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"  # is used rarely
 
 
 class Endpoints:
@@ -128,8 +134,8 @@ class Endpoints:
         settings = self._hub.settings
         routes: list[Route | Mount] = [
             Route(settings.path, _cold(self.head), methods=list(self.by_method())),
-            Route(settings.path + "/health/ready", _cold(self.ready)),
-            Route(settings.path + "/health/live", _cold(self.live)),
+            *(Route(path, _cold(check)) for path, check in self.health_checks().items()),
+            Route("/robots.txt", _cold(self.robots)),
         ]
         # Without issuers, the hub takes no tokens of the current dialect.  It then has
         # no metadata, so that clients take it for a classic hub (N153).
@@ -151,6 +157,18 @@ class Endpoints:
         for route in routes:
             route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
         return [*routes]
+
+    def health_checks(self) -> dict[str, ColdEndpoint]:
+        """Return the endpoints of health checks, by path (R51).
+
+        The reference has its own at /mercure/health/, with the name of the hub or
+        without it (R1), and version 0.x has one at /healthz (R27).
+        """
+        parents = (self._hub.settings.path + "/health/", "/mercure/health/", "/mercure/health/default/")
+        checks: dict[str, ColdEndpoint] = {"/healthz": self.live}
+        for parent in parents:
+            checks |= {parent + "ready": self.ready, parent + "live": self.live}
+        return checks
 
     def _metadata_paths(self) -> set[str]:
         """Return the metadata's path (N145), and the one of the resource identifier."""
@@ -449,6 +467,10 @@ class Endpoints:
         """
         return _health(await self._hub.health.check(patient=True))
 
+    async def robots(self, request: Request) -> Response:
+        """Return a robots.txt that asks search engines to read nothing here (R27)."""
+        return PlainTextResponse("User-agent: *\nDisallow: /\n")
+
     async def debugger_config(self, request: Request) -> Response:
         """Return the settings of the debugger's page; in development, a token too.
 
@@ -470,8 +492,8 @@ class Endpoints:
         )
 
 
-def _cold(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[StarletteRequest], Awaitable[Response]]:
-    """Return `endpoint` as Starlette's router calls it; for routes used rarely."""
+def _cold(endpoint: ColdEndpoint) -> Callable[[StarletteRequest], Awaitable[Response]]:
+    """Return `endpoint` as Starlette's router calls it."""
 
     async def call(request: StarletteRequest) -> Response:
         """Call the endpoint with the hub's own kind of request."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hub.http.application import HubApplication
 
 Headers = list[tuple[bytes, bytes]]
+SMALL_PAGES: Final = ("/robots.txt", "/healthz", "/mercure/health/default/ready", PATH + "/health/live")
 T = TypeVar("T")
 
 DIALECTS: Final = [
@@ -301,7 +302,8 @@ class Asker:
                 "/x",
                 "*",
                 "",
-                "/robots.txt",
+                *SMALL_PAGES,
+                "/healthz/",
                 "//evil.example/" + PATH + "/",
             ]
         )
@@ -499,6 +501,8 @@ def route_of(target: bytes, settings: dict[str, Any]) -> str:
         return "metadata"
     if path in ("/", PATH + "/debug"):
         return "redirect"
+    if path in SMALL_PAGES:
+        return "small page"
     if path == "*":
         return "asterisk"
     return "debugger" if path.startswith(PATH + "/debug/") else "elsewhere"
@@ -511,6 +515,7 @@ STATUSES: Final[dict[str, dict[str, set[int]]]] = {
     "hub": {"GET": SUBSCRIBE, "HEAD": SUBSCRIBE, "QUERY": SUBSCRIBE | {413, 415}, "POST": {200, 400, 401, 403, 413}},
     "subscriptions": {"GET": READ, "HEAD": READ},
     "metadata": {"GET": {200}, "HEAD": {200}},
+    "small page": {"GET": {200}, "HEAD": {200}},
     "debugger": {"GET": PAGES, "HEAD": PAGES},
     "elsewhere": {"GET": {404}, "HEAD": {404}},
 }

@@ -225,7 +225,8 @@ async def test_n23_requests_that_do_not_end_leave_room_for_those_of_others() -> 
         for path in (PATH, PATH + "/subscriptions"):
             refused = await ask(app, "HEAD", path, client=("192.0.2.1", 1))
             assert (refused.status, refused.headers["retry-after"]) == (429, "10")
-        assert (await ask(app, "GET", PATH + "/health/live", client=("192.0.2.1", 1))).status == 200
+        for path in (PATH + "/health/live", "/mercure/health/default/ready", "/healthz"):
+            assert (await ask(app, "GET", path, client=("192.0.2.1", 1))).status == 200
         async with _unfinished(app, "192.0.2.2", 100) as others:
             assert len(others) == 80
         assert (await ask(app, "GET", f"{PATH}?match=a", client=("192.0.2.3", 1))).status == 200

@@ -606,6 +606,14 @@ async def test_n8_an_idle_stream_gets_comments() -> None:
         assert stream.body == b":\n:\n"
 
 
+async def test_r27_search_engines_are_asked_to_read_nothing() -> None:
+    async with application() as app:
+        answer = await ask(app, "GET", "/robots.txt")
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        assert answer.body == b"User-agent: *\nDisallow: /\n"
+        assert (await ask(app, "POST", "/robots.txt")).status == 405
+
+
 @DIALECTS
 async def test_n10_r23_head_returns_the_headers_without_a_subscription(classic: bool) -> None:
     async with application(classic=classic, subscriptions=False) as app:

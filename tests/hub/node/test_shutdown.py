@@ -94,15 +94,21 @@ async def test_a_hub_that_stops_without_a_drain_leaves_no_stream_open() -> None:
 
 async def test_r51_a_hub_that_shuts_down_is_alive_and_not_ready() -> None:
     async with application() as app:
-        for what in ("ready", "live"):
-            answer = await ask(app, "GET", f"{PATH}/health/{what}")
-            assert (answer.status, answer.json()) == (200, {"status": "ok"})
+        parents = (f"{PATH}/health", "/mercure/health", "/mercure/health/default")  # ours, the reference's (R1)
+        ready, live = ([f"{parent}/{what}" for parent in parents] for what in ("ready", "live"))
+        live.append("/healthz")
+        for path in [*ready, *live]:
+            answer = await ask(app, "GET", path)
+            assert (answer.status, answer.json()) == (200, {"status": "ok"}), path
             assert answer.headers["cache-control"] == "no-store"
-            assert (await ask(app, "POST", f"{PATH}/health/{what}")).status == 405
+            assert (await ask(app, "POST", path)).status == 405
         app.state.hub.shutdown.begin()
-        answer = await ask(app, "GET", f"{PATH}/health/ready")
-        assert (answer.status, answer.json()) == (503, {"status": "error", "error": "the hub is shutting down"})
-        assert (await ask(app, "GET", f"{PATH}/health/live")).status == 200
+        for path in ready:
+            answer = await ask(app, "GET", path)
+            assert (answer.status, answer.json()) == (503, {"status": "error", "error": "the hub is shutting down"})
+        assert [(await ask(app, "GET", path)).status for path in live] == [200] * 4
+        for unknown in ("/mercure/health", "/mercure/health/other/ready", "/mercure/health/default/dead", "/healthz/"):
+            assert (await ask(app, "GET", unknown)).status == 404, unknown
 
 
 PARK = pytest.mark.parametrize("park", ["--park", "--no-park"])
