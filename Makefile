@@ -5,13 +5,15 @@ PORT ?= 3000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --use-pep517 --constraint .constraints.txt
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
+    --no-header --no-annotate --no-emit-index-url
 
 # With this variable, each of the many processes of the tests would compile the same
 # files again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast lint bench bench-quick soak examples lock clean
+.PHONY: help run test test-fast lint dist bench bench-quick soak examples lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +34,12 @@ lint: $(VENV)/dev ## check style, types, and the order of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
+dist: $(BIN)/python ## build the wheel and the source distribution, and check them
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet install build twine
+	@rm -rf dist
+	@$(BIN)/python -m build --quiet
+	@$(BIN)/twine check --strict dist/*
+
 bench: $(VENV)/dev ## measure, and write results, tables and plots to bench/
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.report
@@ -48,10 +56,10 @@ soak: $(VENV)/dev ## run the long tests and twenty minutes of faults; needs root
 examples: $(VENV)/examples ## install the dependencies of the examples
 
 lock: $(VENV)/dev ## pin the newest versions of all dependencies, for the next `make test`
-	@$(BIN)/python -m pip --disable-pip-version-check --quiet install pip-tools
-	@$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links --output-file .constraints.txt pyproject.toml
-	@sed -i '/^skipfilter/d' .constraints.txt # it is there because the extras depend on each other
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet install uv
+	@$(LOCK) --upgrade --all-extras --no-emit-package skipfilter --output-file .constraints.txt
+	@$(LOCK) --constraint .constraints.txt --extra hub --extra redis --generate-hashes \
+	    --output-file examples/deploy/requirements.txt
 
 clean: ## remove all files that make, tests and tools created
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-INSTALL: Final = "pip install '.[{extra}]' in the project's repository"
-"""How to install an extra.
+PUBLISHED: Final = False
+"""Whether the package is on PyPI.
 
-The project is not on PyPI yet.  A release changes this line, and the READMEs.
+If you change this, run `python -m tests.installation`, which rewrites the READMEs.
 """
+
+INSTALL: Final = (
+    "pip install 'skipfilter[{extra}]'" if PUBLISHED else "pip install '.[{extra}]' in the project's repository"
+)
+"""How to install an extra."""
 
 
 def shown(value: str | bytes, longest: int = 80) -> str:

@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 from hub.__main__ import COMMANDS, main
+from skipfilter.text import INSTALL
 from tests.hub.commands import environment, process
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def test_a_command_without_its_packages_names_the_extra(name: str, package: str,
     words = [sys.executable, "-c", program, name, "--help"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == f"skipfilter: {name} needs {package}: pip install '.[{extra}]' in the project's repository\n"
+    assert ended.stderr == f"skipfilter: {name} needs {package}: {INSTALL.format(extra=extra)}\n"
 
 
 # -- the help of each command

@@ -40,6 +40,7 @@ from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
 from hub.settings.settings import SERVER_HISTORY
+from skipfilter.text import INSTALL
 from tests.hub.commands import environment, invoke
 from tests.hub.commands import run as run_command
 from tests.redis_server import RedisServer, free_port
@@ -424,7 +425,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     message = told(run("export", tmp_path / "x.parquet", "--url", log), 2)
-    assert message == "Parquet needs pyarrow: pip install '.[parquet]' in the project's repository"
+    assert message == f"Parquet needs pyarrow: {INSTALL.format(extra='parquet')}"
     assert [path.name for path in tmp_path.iterdir()] == ["mercure.db"]
 
 

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from skipfilter.engines import SnapshotTrie
+from skipfilter.text import INSTALL
 from skipfilter.words import AMQP
 
 
@@ -92,5 +93,5 @@ for name, make in ENGINES.items():
         print(name, error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    needed = "SnapshotTrie needs immutables: pip install '.[snapshot]' in the project's repository"
+    needed = f"SnapshotTrie needs immutables: {INSTALL.format(extra='snapshot')}"
     assert done.stdout == f"snapshot_trie {needed}\n"
