@@ -34,8 +34,7 @@ lint: $(VENV)/dev ## check style, types, and the order of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-dist: $(BIN)/python ## build the wheel and the source distribution, and check them
-	@$(BIN)/python -m pip --disable-pip-version-check --quiet install build twine
+dist: $(VENV)/release ## build the wheel and the source distribution, and check them
 	@rm -rf dist
 	@$(BIN)/python -m build --quiet
 	@$(BIN)/twine check --strict dist/*
@@ -55,8 +54,7 @@ soak: $(VENV)/dev ## run the long tests and twenty minutes of faults; needs root
 
 examples: $(VENV)/examples ## install the dependencies of the examples
 
-lock: $(VENV)/dev ## pin the newest versions of all dependencies, for the next `make test`
-	@$(BIN)/python -m pip --disable-pip-version-check --quiet install uv
+lock: $(VENV)/release ## pin the newest versions of all dependencies, for the next `make test`
 	@$(LOCK) --upgrade --all-extras --no-emit-package skipfilter --output-file .constraints.txt
 	@$(LOCK) --constraint .constraints.txt --extra hub --extra redis --generate-hashes \
 	    --output-file examples/deploy/requirements.txt
@@ -74,7 +72,7 @@ $(BIN)/python:
 
 # An empty file in $(VENV) marks an extra as installed.  It is installed again if the file is
 # older than the pinned versions.
-$(VENV)/hub $(VENV)/dev $(VENV)/examples: $(VENV)/%: pyproject.toml .constraints.txt | $(BIN)/python
+$(VENV)/hub $(VENV)/dev $(VENV)/examples $(VENV)/release: $(VENV)/%: pyproject.toml .constraints.txt | $(BIN)/python
 	@echo "Installing skipfilter[$*] into $(VENV)"
 	@$(PIP) --editable '.[$*]'
 	@touch $@
