@@ -23,10 +23,10 @@ run: $(VENV)/hub ## serve a hub on http://localhost:3000, or on PORT=..., for de
 
 test: lint ## run all tests that CI runs
 	@.ci/system-packages
-	@$(BIN)/python -m pytest --numprocesses 4 -m "not soak" --durations 20
+	@$(BIN)/python -m pytest --numprocesses 4 -m "not soak and not deploy" --durations 20
 
 test-fast: $(VENV)/dev ## run the tests that start no process: no server, no browser, no Java
-	@$(BIN)/python -m pytest --numprocesses 2 -m "not processes and not soak"
+	@$(BIN)/python -m pytest --numprocesses 2 -m "not processes and not soak and not deploy"
 
 lint: $(VENV)/dev ## check style, types, and the order of imports
 	@$(BIN)/ruff check --quiet .

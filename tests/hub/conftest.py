@@ -4,13 +4,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from tests.asgi import application
+from tests.hub.browsing import FLAGS, visitor
 from tests.hub.http.servers import ServerWire
 from tests.hub.world import FakeConnection, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+    from playwright.sync_api import Browser, Page
 
     from hub.http.application import HubApplication
     from tests.hub.world import Wire
@@ -33,6 +37,21 @@ def connections(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run the tests of a module also with the connections that the hub has."""
     kind = FakeConnection if request.param in ("task", "detached") else ServerWire
     yield from _wire(partial(kind, detaches=request.param in ("detached", "uvicorn")))
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """An empty page with its own profile."""
+    with visitor(browser) as context:
+        yield context.new_page()
 
 
 @pytest.fixture(params=[True, False], ids=["both", "current"])

@@ -14,20 +14,20 @@ import socket
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
 import httpx2
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from starlette.responses import Response
 
 from examples.run.producer import TEXT
 from tests.asgi import PATH, classic_token, current_token
 from tests.conftest import HubProcess, children_of
+from tests.hub.browsing import Site, ask, follow, got
 from tests.hub.commands import environment
 from tests.test_examples import ROOT
 from tests.waiting import HANG
@@ -35,94 +35,7 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Browser, Page
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-expect.set_options(timeout=HANG * 1000)
-
-# Returns "open" or "refused".  `got` has the events, `opened` counts the connections.
-FOLLOW = """
-window.got = [];
-window.opened = 0;
-window.follow = (url, { withCredentials = false, types = [] } = {}) => {
-  window.source = new EventSource(url, { withCredentials });
-  const keep = (event) => got.push([event.type, event.lastEventId, event.data]);
-  for (const type of ["message", "mercure", ...types]) source.addEventListener(type, keep);
-  return new Promise((resolve) => {
-    source.onopen = () => { opened++; resolve("open"); };
-    source.onerror = () => source.readyState === EventSource.CLOSED && resolve("refused");
-  });
-};
-"""
-
-# Returns what a page may read of a response, or null if the browser hides all of it.
-ASK = """
-async ([url, options]) => {
-  const response = await fetch(url, { credentials: "include", ...options }).catch(() => null);
-  return response && { status: response.status, headers: Object.fromEntries(response.headers), text: await response.text() };
-}
-"""
-
-
-class Site:
-    """A server of empty pages on its own port; `?cookie=` sets a cookie."""
-
-    def __init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.port = self._server.server_address[1]
-        self.origin = f"http://localhost:{self.port}"
-
-    def visit(self, page: Page, cookie: str = "", host: str = "localhost") -> None:
-        page.goto(f"http://{host}:{self.port}/{'?' + urlencode({'cookie': cookie}) if cookie else ''}")
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        for cookie in parse_qs(urlsplit(self.path).query).get("cookie", []):
-            self.send_header("Set-Cookie", cookie)
-        self.end_headers()
-        self.wfile.write(b"<!doctype html><title>A page</title>")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """An empty page with its own profile; an error in its scripts fails the test."""
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.add_init_script(FOLLOW)
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        yield page
-        assert not errors
+    from playwright.sync_api import Page
 
 
 @pytest.fixture(scope="module")
@@ -176,21 +89,6 @@ def publish(hub: HubProcess, topic: str | list[str], data: str = "", **fields: s
     with urlopen(Request(hub.url, form, {"Authorization": f"Bearer {current(hub)}"})) as reply:
         id: str = reply.read().decode()
         return id
-
-
-def follow(page: Page, url: str, query: str, **options: Any) -> str:
-    answer: str = page.evaluate("([url, options]) => follow(url, options)", [f"{url}?{query}", options])
-    return answer
-
-
-def ask(page: Page, url: str, **options: Any) -> Any:
-    return page.evaluate(ASK, [url, options])
-
-
-def got(page: Page, count: int) -> list[tuple[str, str, str]]:
-    """Wait for `count` events and return all that came."""
-    page.wait_for_function("(count) => got.length >= count", arg=count)
-    return [tuple(event) for event in page.evaluate("got")]
 
 
 # -- the examples of hub/README.md

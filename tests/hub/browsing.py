@@ -1,0 +1,115 @@
+"""A real Chromium: sites whose pages it shows, and pages that follow a hub."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from playwright.sync_api import expect
+
+from tests.waiting import HANG
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+expect.set_options(timeout=HANG * 1000)
+
+# Returns "open" or "refused".  `got` has the events, `opened` counts the connections.
+FOLLOW = """
+window.got = [];
+window.opened = 0;
+window.follow = (url, { withCredentials = false, types = [] } = {}) => {
+  window.source = new EventSource(url, { withCredentials });
+  const keep = (event) => got.push([event.type, event.lastEventId, event.data]);
+  for (const type of ["message", "mercure", ...types]) source.addEventListener(type, keep);
+  return new Promise((resolve) => {
+    source.onopen = () => { opened++; resolve("open"); };
+    source.onerror = () => source.readyState === EventSource.CLOSED && resolve("refused");
+  });
+};
+"""
+
+# Returns what a page may read of a response, or null if the browser hides all of it.
+ASK = """
+async ([url, options]) => {
+  const response = await fetch(url, { credentials: "include", ...options }).catch(() => null);
+  return response && { status: response.status, headers: Object.fromEntries(response.headers), text: await response.text() };
+}
+"""
+
+
+class Site:
+    """A server of empty pages on its own port; `?cookie=` sets a cookie."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.port = self._server.server_address[1]
+        self.scheme = "http" if tls is None else "https"
+        self.origin = f"{self.scheme}://localhost:{self.port}"
+
+    def visit(self, page: Page, cookie: str = "", host: str = "localhost") -> None:
+        page.goto(f"{self.scheme}://{host}:{self.port}/{'?' + urlencode({'cookie': cookie}) if cookie else ''}")
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        for cookie in parse_qs(urlsplit(self.path).query).get("cookie", []):
+            self.send_header("Set-Cookie", cookie)
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>A page</title>")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def visitor(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
+    """A new profile; an error in the scripts of its pages fails the test."""
+    with browser.new_context(**options) as context:
+        context.add_init_script(FOLLOW)
+        errors: list[str] = []
+        context.on("weberror", lambda error: errors.append(str(error.error)))
+        yield context
+        assert not errors
+
+
+def follow(page: Page, url: str, query: str, **options: Any) -> str:
+    answer: str = page.evaluate("([url, options]) => follow(url, options)", [f"{url}?{query}", options])
+    return answer
+
+
+def ask(page: Page, url: str, **options: Any) -> Any:
+    return page.evaluate(ASK, [url, options])
+
+
+def got(page: Page, count: int) -> list[tuple[str, str, str]]:
+    """Wait for `count` events and return all that came."""
+    page.wait_for_function("(count) => got.length >= count", arg=count)
+    return [tuple(event) for event in page.evaluate("got")]

@@ -1,0 +1,136 @@
+"""nginx and Caddy in front of hubs, with TLS and HTTP/2, as the pages configure them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.waiting import HANG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+DEPLOY: Final = Path(__file__).parents[2] / "examples" / "deploy"
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """Write a certificate for localhost and its key; return their paths."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+    certificate_file, key_file = directory / "hub.pem", directory / "hub.key"
+    certificate_file.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate_file, key_file
+
+
+def tls(directory: Path) -> ssl.SSLContext:
+    """Return what a server on localhost needs for TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate(directory))
+    return context
+
+
+@contextlib.contextmanager
+def nginx(directory: Path, port: int, configuration: str) -> Iterator[None]:
+    """Run nginx with the lines of a file below /etc/nginx/conf.d, which use `port`."""
+    temporary = "".join(
+        f"{kind}_temp_path {directory}/{kind}; " for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (directory / "nginx.conf").write_text(
+        f"daemon off; master_process off; pid {directory}/pid; error_log stderr; events {{ }}\n"
+        f"http {{ access_log off; {temporary}\n{configuration}\n}}"
+    )
+    with _serving(port, "nginx", "-p", str(directory), "-c", str(directory / "nginx.conf")):
+        yield
+
+
+@contextlib.contextmanager
+def documented_nginx(directory: Path, port: int, nodes: Sequence[int]) -> Iterator[None]:
+    """Run nginx with examples/deploy/nginx.conf, on other ports and with a certificate of
+    its own.
+    """
+    paths = {path.name: str(path) for path in certificate(directory)}
+    text = (DEPLOY / "nginx.conf").read_text("utf-8")
+    others = {
+        "listen 443": f"listen 127.0.0.1:{port}",
+        "server_name hub.example.com": "server_name localhost",
+        **{f"/etc/ssl/{name}": path for name, path in paths.items()},
+        **{f"127.0.0.1:{3000 + index}": f"127.0.0.1:{node}" for index, node in enumerate(nodes)},
+    }
+    for before, after in others.items():
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    with nginx(directory, port, text):
+        yield
+
+
+@contextlib.contextmanager
+def documented_caddy(directory: Path, port: int, nodes: Sequence[int]) -> Iterator[None]:
+    """Run Caddy with examples/deploy/Caddyfile, and a certificate of its own."""
+    (directory / "Caddyfile").write_text(
+        f"{{\n admin off\n auto_https disable_redirects\n skip_install_trust\n}}\nimport {DEPLOY}/Caddyfile\n"
+    )
+    environment = {
+        "HOME": str(directory),
+        "XDG_DATA_HOME": str(directory),
+        "HUB_SITE": f"localhost:{port}",
+        "HUB_NODES": " ".join(f"127.0.0.1:{node}" for node in nodes),
+    }
+    with _serving(port, "caddy", "run", "--config", str(directory / "Caddyfile"), **environment):
+        yield
+
+
+def readme_location(node: int) -> str:
+    """Return the location of hub/README.md, for a hub on another port."""
+    page = (DEPLOY.parents[1] / "hub" / "README.md").read_text("utf-8")
+    [location] = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+    text: str = location.replace("127.0.0.1:3000", f"127.0.0.1:{node}")
+    return text
+
+
+def unused_port() -> int:
+    """Return a port that no server has."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _serving(port: int, *command: str, **environment: str) -> Iterator[None]:
+    """Run a proxy, and wait until it has its certificate."""
+    process = subprocess.Popen(command, env=os.environ | environment)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        deadline = time.monotonic() + HANG
+        while True:
+            assert process.poll() is None, f"{command[0]} has ended"
+            assert time.monotonic() < deadline
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), HANG) as tcp,
+                context.wrap_socket(tcp, server_hostname="localhost"),
+            ):
+                break
+            time.sleep(0.02)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
