@@ -51,6 +51,7 @@ async ([url, enough, pattern]) => {
 class World:
     """Two hubs behind a proxy, and two sites with pages; only the shop may use the hubs."""
 
+    proxy: str
     url: str
     key: str
     nodes: list[HubProcess]
@@ -66,7 +67,9 @@ class World:
         """Publish an update through the proxy, and return its id."""
         headers = {"Authorization": f"Bearer {self.token(publish=['*'])}"}
         form = {"topic": "https://example.com/books/1", "data": data} | fields
-        answer = httpx2.post(self.url, data=form, headers=headers, verify=False)
+        while (answer := httpx2.post(self.url, data=form, headers=headers, verify=False)).status_code == 502:
+            # Caddy before 2.11.2 cannot send a body to the second hub if the first is gone.
+            assert self.proxy == "caddy"
         assert answer.status_code == 200, answer.text
         return answer.text
 
@@ -98,7 +101,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
             nodes.append(HubProcess(dev=False, **settings))
             stack.callback(nodes[-1].close)
         stack.enter_context(PROXIES[request.param](tmp_path, port, [node.port for node in nodes]))
-        yield World(f"https://localhost:{port}{PATH}", key, nodes, shop, stranger)
+        yield World(request.param, f"https://localhost:{port}{PATH}", key, nodes, shop, stranger)
 
 
 @pytest.fixture
