@@ -5,8 +5,7 @@ PORT ?= 3000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --use-pep517 --constraint .constraints.txt
-LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
-    --no-header --no-annotate --no-emit-index-url
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url
 
 # With this variable, each of the many processes of the tests would compile the same
 # files again.
@@ -55,9 +54,11 @@ soak: $(VENV)/dev ## run the long tests and twenty minutes of faults; needs root
 examples: $(VENV)/examples ## install the dependencies of the examples
 
 lock: $(VENV)/release ## pin the newest versions of all dependencies, for the next `make test`
-	@$(LOCK) --upgrade --all-extras --no-emit-package skipfilter --output-file .constraints.txt
-	@$(LOCK) --constraint .constraints.txt --extra hub --extra redis --generate-hashes \
+	@$(LOCK) pyproject.toml --upgrade --all-extras --no-emit-package skipfilter --output-file .constraints.txt
+	@$(LOCK) pyproject.toml --constraint .constraints.txt --extra hub --extra redis --generate-hashes \
 	    --output-file examples/deploy/requirements.txt
+	@printf 'hatchling\nhatch-fancy-pypi-readme\n' | $(LOCK) - --upgrade --generate-hashes \
+	    --output-file examples/deploy/build-requirements.txt
 
 clean: ## remove all files that make, tests and tools created
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

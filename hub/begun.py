@@ -44,6 +44,8 @@ class Begun(Generic[T]):
             self._waits_for = resume(value)
         except StopIteration as end:
             self.has_ended, self.result = True, end.value
+        finally:
+            del value  # an error refers to this frame, so without this they would be a cycle
 
     def __await__(self) -> Generator[Any, Any, T]:
         while not self.has_ended:

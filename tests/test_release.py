@@ -52,8 +52,8 @@ def test_a_published_package_has_a_repository() -> None:
 
 
 def pins(text: str) -> set[str]:
-    """Return the requirements of a file, without hashes."""
-    return {line.removesuffix(" \\") for line in text.splitlines() if re.match(r"\w", line)}
+    """Return the requirements of a file, without markers and hashes."""
+    return {re.split(" [;\\\\]", line)[0] for line in text.splitlines() if re.match(r"\w", line)}
 
 
 def test_the_image_has_the_versions_that_the_tests_have() -> None:

@@ -90,8 +90,8 @@ def documented_caddy(directory: Path, port: int, nodes: Sequence[int]) -> Iterat
     environment = {
         "HOME": str(directory),
         "XDG_DATA_HOME": str(directory),
-        "HUB_SITE": f"localhost:{port}",
-        "HUB_NODES": " ".join(f"127.0.0.1:{node}" for node in nodes),
+        "SITE": f"localhost:{port}",
+        "HUBS": " ".join(f"127.0.0.1:{node}" for node in nodes),
     }
     with _serving(port, "caddy", "run", "--config", str(directory / "Caddyfile"), **environment):
         yield
@@ -103,13 +103,6 @@ def readme_location(node: int) -> str:
     [location] = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
     text: str = location.replace("127.0.0.1:3000", f"127.0.0.1:{node}")
     return text
-
-
-def unused_port() -> int:
-    """Return a port that no server has."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

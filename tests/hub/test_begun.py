@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -94,6 +95,30 @@ async def test_an_error_of_what_it_waits_for_reaches_the_work() -> None:
     first.set_exception(ValueError("no"))
     with pytest.raises(LookupError, match="later"):
         await begun
+
+
+async def test_cancelled_work_is_freed_without_a_garbage_collection() -> None:
+    class Large:
+        """What only the work refers to."""
+
+    freed = asyncio.Event()
+
+    async def work() -> None:
+        large = Large()
+        weakref.finalize(large, freed.set)
+        await asyncio.get_running_loop().create_future()
+
+    gc.collect()
+    gc.disable()
+    try:
+        task = asyncio.create_task(_rest(Begun(work())))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        assert freed.is_set()
+    finally:
+        gc.enable()
 
 
 async def test_work_whose_task_never_ends_is_closed() -> None:

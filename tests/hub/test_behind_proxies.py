@@ -18,7 +18,8 @@ from hub.auth.signing import sign_classic_token
 from tests.asgi import PATH
 from tests.conftest import HubProcess
 from tests.hub.browsing import Site, ask, follow, got, visitor
-from tests.hub.proxies import documented_caddy, documented_nginx, tls, unused_port
+from tests.hub.proxies import documented_caddy, documented_nginx, tls
+from tests.redis_server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +84,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         shop, stranger = (Site(tls(tmp_path)) for _ in range(2))
         stack.callback(shop.close)
         stack.callback(stranger.close)
-        port, key = unused_port(), secrets.token_hex(32)
+        port, key = free_port(), secrets.token_hex(32)
         settings = {
             "HUB_PUBLIC_URLS": f"https://localhost:{port}",
             "HUB_HISTORY_URL": f"sqlite:///{tmp_path}/mercure.db",

@@ -292,6 +292,7 @@ async def test_a_trace_is_that_of_the_request_even_if_the_update_is_dispatched_a
         for number, trace in enumerate((TRACE, None, other, None, TRACE)):
             headers = [FORM, bearer(token), *([("traceparent", trace)] if trace else [])]
             await ask(app, "POST", PATH, headers, _form([("topic", "a"), ("id", str(number)), ("data", str(number))]))
+            await stream.until(str(number))
         # Repeated updates are not dispatched, and leave nothing behind.
         await ask(
             app, "POST", PATH, [FORM, bearer(token), ("traceparent", other)], _form([("topic", "a"), ("id", "1")])

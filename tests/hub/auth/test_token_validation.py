@@ -17,6 +17,7 @@ from joserfc import jwk
 from hub.auth.authorizer import RECENT_TOKENS
 from hub.auth.grant import Action
 from hub.errors import InvalidToken
+from hub.protocol.data import to_json
 from tests.hub.signing import (
     HUB,
     ISSUER,
@@ -342,7 +343,7 @@ def test_n91_n76_signed_nonsense_is_an_invalid_token_or_a_grant_that_works(claim
     "text",
     [
         b"", b"null", b"[]", b'"x"', b"{", b'{"exp": 1e999}', b'{"exp": NaN}', b'{"a": ' + b"9" * 5_000 + b"}",
-        b'{"a":' + b"[" * 6_000, b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}", b"\xff", b'{"iss":"\xff"}', b'{"sub": "\\ud800"}',
+        b'{"a":' + b"[" * 6_000, b"\xff", b'{"iss":"\xff"}', b'{"sub": "\\ud800"}',
     ],
 )  # fmt: skip
 def test_n91_claims_that_are_not_a_json_object_or_cannot_be_encoded_are_refused(text: bytes) -> None:
@@ -351,6 +352,21 @@ def test_n91_claims_that_are_not_a_json_object_or_cannot_be_encoded_are_refused(
         text = base[:-1] + b"," + text[1:]
     refused(sign(text=text, key=ISSUER_KEY, header=AT))
     refused(sign(text=text, key=PUBLISHER_KEY, header={"typ": "JWT"}))
+
+
+@pytest.mark.parametrize("depth", [5_000, 20_000])
+def test_n91_claims_are_refused_if_this_python_cannot_read_or_write_their_depth(depth: int) -> None:
+    # From Python 3.13 on, the first one is read.  An error of the hub would be another one.
+    payload = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
+    token = sign(
+        text=b'{"mercure":{"subscribe":["a"],"payload":' + payload + b"}}", key=SUBSCRIBER_KEY, header={"typ": "JWT"}
+    )
+    try:
+        grant = verified(token, action="subscribe")
+    except InvalidToken as error:
+        assert error.reason
+    else:
+        assert to_json(grant.payload_for("a")).encode() == payload
 
 
 def test_n76_a_changed_part_is_refused() -> None:

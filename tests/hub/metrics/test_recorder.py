@@ -74,7 +74,7 @@ async def test_r50_updates_streams_and_deliveries_are_counted() -> None:
         async with follow(app, ("match", "a")) as first, follow(app, ("match", "a")), follow(app, ("match", "b")):
             for data in ("1", "22", "333"):
                 await publish(app, ANY, ("topic", "a"), ("data", data), ("id", data))
-            await first.until("333")
+                await first.until(data)
             during = changes(before, await read())
             received = first.body.partition(b"\n")[2]  # after the heartbeat
         after = changes(before, await read())
@@ -247,7 +247,7 @@ async def test_the_caches_are_measured() -> None:
         async with follow(app, ("match", "a"), ("match", "b")) as stream:
             for n in range(10):
                 await publish(app, ANY, ("topic", "ab"[n % 2]), ("data", str(n)))
-            await stream.until("9")
+                await stream.until(str(n))
             found = changes(before, await read())
     assert found["hub_cache_lookups_total{topics}"] == 10
     assert found["hub_cache_misses_total{topics}"] == 4  # a key is cached when it comes again

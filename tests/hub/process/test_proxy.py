@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hub.proxies import certificate, nginx, readme_location, unused_port
+from tests.hub.proxies import certificate, nginx, readme_location
+from tests.redis_server import free_port
 from tests.waiting import HANG
 from tests.wire import FORM, PATH, bearer
 
@@ -37,7 +38,7 @@ async def curl(*arguments: str) -> AsyncIterator[asyncio.StreamReader]:
 
 
 async def test_nginx_passes_on_the_port_of_a_public_url(start_hub: Callable[..., HubProcess], tmp_path: Path) -> None:
-    port = unused_port()
+    port = free_port()
     hub = start_hub(HUB_PUBLIC_URLS=f"https://localhost:{port}")
     url = f"https://localhost:{port}{PATH}"
     own, key = certificate(tmp_path)
