@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +44,7 @@ def image(bare: Tree, tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 def token(**grants: list[str]) -> str:
     grants = {"publish": ["*"], "subscribe": ["*"]} | grants
-    return sign_classic_token(KEY, "HS256", **grants, seconds=86_400, now=1_000_000_000)
+    return sign_classic_token(KEY, "HS256", **grants, seconds=86_400, now=time.time())
 
 
 @contextmanager
@@ -55,8 +56,7 @@ def container(image: Image, *arguments: str, **environment: str) -> Iterator[sub
         directory=image.directory,
         user=image.user,
         writable=image.directory,
-        **image.environment,
-        **environment,
+        **(image.environment | environment),
     )
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -64,7 +64,8 @@ def container(image: Image, *arguments: str, **environment: str) -> Iterator[sub
         assert any("Ctrl-C" in line for line in process.stdout), "the hub has ended"
         yield process
     finally:
-        process.kill()
+        for first in children_of(process.pid):
+            os.kill(first, signal.SIGKILL)
         process.communicate()
 
 
