@@ -12,10 +12,10 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-hea
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast lint dist bench bench-quick soak examples lock clean
+.PHONY: help run test test-fast lint dist audit deploy-check docs bench bench-quick soak examples lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 run: $(VENV)/hub ## serve a hub on http://localhost:3000, or on PORT=..., for development
 	@$(BIN)/skipfilter serve --dev --port $(PORT)
@@ -33,10 +33,23 @@ lint: $(VENV)/dev ## check style, types, and the order of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-dist: $(VENV)/release ## build the wheel and the source distribution, and check them
+dist: $(VENV)/release ## build a release: wheel, source, SBOM and hashes
 	@rm -rf dist
 	@$(BIN)/python -m build --quiet
 	@$(BIN)/twine check --strict dist/*
+	@PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	    --output-file dist/skipfilter.cdx.json examples/deploy/requirements.txt
+	@cd dist && sha256sum * > SHA256SUMS
+
+audit: $(VENV)/release ## ask whether the pinned versions have known vulnerabilities
+	@$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement .constraints.txt
+
+deploy-check: $(VENV)/dev $(VENV)/release ## try examples/deploy, and the wheel; needs root, 3 GB and ports 443 and 3000
+	@.ci/system-packages deploy
+	@$(BIN)/python -m pytest -m deploy
+
+docs: $(VENV)/dev $(VENV)/release ## build the site in build/site, and check its links
+	@$(BIN)/python -m tests.docs
 
 bench: $(VENV)/dev ## measure, and write results, tables and plots to bench/
 	@$(BIN)/python -m bench
