@@ -1,0 +1,71 @@
+"""The wheel, installed alone in a new environment of bare Debian systems, whose Pythons
+are different.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import httpx2
+import pytest
+
+from hub.development import DEVELOPMENT_TOKEN
+from tests.asgi import PATH
+from tests.conftest import children_of
+from tests.deploy.trees import Tree
+from tests.installation import ROOT, VERSION
+from tests.redis_server import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.deploy, pytest.mark.processes]
+
+LIBRARY: Final = """
+from skipfilter import SelectorIndex, SkipFilter
+readers = SkipFilter(SelectorIndex())
+readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
+print(readers.match_any("https://example.com/books/1"))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "build", "--quiet", "--wheel", "--outdir", directory, ROOT], check=True)
+    [wheel] = directory.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.parametrize(("release", "python"), [("bookworm", "3.11"), ("trixie", "3.13"), ("sid", "3.14")])
+def test_the_wheel_is_all_that_a_user_needs(release: str, python: str, wheel: Path, tmp_path: Path) -> None:
+    tree = Tree.bare(tmp_path / release, release)
+    tree.run("sh", "-c", "apt-get update && apt-get install -y --no-install-recommends ca-certificates python3-venv")
+    assert tree.run("python3", "--version").startswith(f"Python {python}.")
+    shutil.copy(wheel, tree.path("/root"))
+    tree.run("python3", "-m", "venv", "/root/library")
+    tree.run("/root/library/bin/pip", "install", f"/root/{wheel.name}")
+    assert tree.run("/root/library/bin/python", "-c", LIBRARY) == "['alice']\n"
+    tree.run("python3", "-m", "venv", "/root/hub")
+    tree.run("/root/hub/bin/pip", "install", f"/root/{wheel.name}[hub]")
+    assert tree.run("/root/hub/bin/skipfilter", "--version") == f"skipfilter {VERSION}\n"
+    port = free_port()
+    command = tree.command("/root/hub/bin/skipfilter", "serve", "--dev", "--port", str(port), directory="/root")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert any("Ctrl-C" in line for line in process.stdout), "the hub has ended"
+            url = f"http://127.0.0.1:{port}{PATH}"
+            headers = {"Authorization": f"Bearer {DEVELOPMENT_TOKEN}"}
+            assert httpx2.post(url, data={"topic": "a", "data": "new"}, headers=headers).status_code == 200
+            query = {"match": "a", "last_event_id": "earliest"}
+            assert "data: new\n" in httpx2.get(url, params=query, headers={"Prefer": "wait=0"}).text
+        finally:
+            for first in children_of(process.pid):
+                os.kill(first, signal.SIGTERM)
+    assert process.returncode == 0
