@@ -19,9 +19,8 @@ import yaml
 from hub.auth.signing import sign_classic_token
 from tests.asgi import PATH
 from tests.conftest import children_of
-from tests.deploy.dockerfile import Image, build
 from tests.hub.proxies import DEPLOY, documented_caddy
-from tests.installation import ROOT, VERSION
+from tests.installation import VERSION
 from tests.redis_server import RedisServer, free_port
 from tests.waiting import HANG
 
@@ -29,17 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.deploy.trees import Tree
+    from tests.deploy.dockerfile import Image
+
 
 pytestmark = [pytest.mark.deploy, pytest.mark.processes]
 
 KEY: Final = "0123456789abcdef" * 4
 """The secret of publishers and of subscribers."""
-
-
-@pytest.fixture(scope="module")
-def image(bare: Tree, tmp_path_factory: pytest.TempPathFactory) -> Image:
-    return build(DEPLOY / "Dockerfile", ROOT, bare, tmp_path_factory.mktemp("image"))
 
 
 def token(**grants: list[str]) -> str:

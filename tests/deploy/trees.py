@@ -33,6 +33,7 @@ class Tree:
             ["debootstrap", "--variant=minbase", release, root, MIRROR], check=True, stdout=subprocess.DEVNULL
         )
         tree = cls(root)
+        tree.path("/etc/apt/apt.conf.d/mirror").write_text('Acquire::Check-Valid-Until "false";\n')  # it may be old
         shutil.copy("/etc/hosts", tree.path("/etc/hosts"))  # an installer writes it; it names the machine
         if OWN_AUTHORITIES.is_dir():
             shutil.copytree(OWN_AUTHORITIES, tree.path(OWN_AUTHORITIES), dirs_exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -662,14 +663,14 @@ async def test_a_hub_that_is_killed_repeatedly_writes_every_update_once(
 
 async def seen(directory: Path, id: str) -> None:
     """Wait until an update and all earlier ones are in a segment, closed or not."""
-    await until(lambda: any(id.encode() in path.read_bytes() for path in existing(directory / "updates")))
+    await until(lambda: any(id.encode() in text for text in contents(directory / "updates")))
 
 
-def existing(folder: Path) -> Iterator[Path]:
-    """Yield the segments that still exist, because the recorder renames them."""
+def contents(folder: Path) -> Iterator[bytes]:
+    """Yield what is in the segments, without those that the recorder is renaming."""
     for path in sorted(folder.glob("*.jsonl*")):
-        if path.exists():
-            yield path
+        with contextlib.suppress(FileNotFoundError):
+            yield path.read_bytes()
 
 
 async def test_workers_share_a_directory_and_replace_a_dead_writer(
