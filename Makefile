@@ -48,7 +48,7 @@ deploy-check: $(VENV)/dev $(VENV)/release ## try examples/deploy, and the wheel;
 	@.ci/system-packages deploy
 	@$(BIN)/python -m pytest -m deploy
 
-docs: $(VENV)/dev $(VENV)/release ## build the site in build/site, and check its links
+docs: $(VENV)/dev $(VENV)/release ## build the site in build/docs/site, and check its links
 	@$(BIN)/python -m tests.docs
 
 bench: $(VENV)/dev ## measure, and write results, tables and plots to bench/

@@ -1,8 +1,8 @@
 """The site: built from the READMEs and docstrings, which stay the only copy of any text.
 
-    README.md ──┐ sections
-    hub/README.md ──┼──► build/docs/*.md ──zensical──► build/site
-    docstrings ─┘                     links that lead nowhere stop it
+    README.md, hub/README.md, … ──sections──┐
+                                            ├─► build/docs/docs ──zensical──► build/docs/site
+    docstrings ─────────────────────────────┘                      a broken link stops it
 
 Run it as `python -m tests.docs`, or `make docs`.  A page consists of sections of one
 README.  Each section is in exactly one page, so no text is lost or doubled.  A link to a
@@ -150,7 +150,6 @@ class Site:
             assert sorted(names) == sorted(wanted), (
                 f"{file}: each section belongs to one page, so {set(wanted) ^ set(names)}"
             )
-
         for file in used:
             self._find_anchors(file)
 

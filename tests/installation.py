@@ -1,6 +1,6 @@
 """How the READMEs say that the project is installed: from a clone, or from PyPI.
 
-python -m tests.installation     write it as `skipfilter.text.PUBLISHED` says
+`python -m tests.installation` writes it as `skipfilter.text.PUBLISHED` says.
 """
 
 from __future__ import annotations
