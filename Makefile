@@ -20,7 +20,7 @@ help: ## list the targets
 run: $(VENV)/hub ## serve a hub on http://localhost:3000, or on PORT=..., for development
 	@$(BIN)/skipfilter serve --dev --port $(PORT)
 
-test: lint ## run all tests that CI runs
+test: lint ## check style and types, and run all tests but the long ones
 	@.ci/system-packages
 	@$(BIN)/python -m pytest --numprocesses 4 -m "not soak and not deploy" --durations 20
 
@@ -35,7 +35,7 @@ lint: $(VENV)/dev ## check style, types, and the order of imports
 
 dist: $(VENV)/release ## build a release: wheel, source, SBOM and hashes
 	@rm -rf dist
-	@$(BIN)/python -m build --quiet
+	@$(BIN)/python -m build --quiet --no-isolation
 	@$(BIN)/twine check --strict dist/*
 	@PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 	    --output-file dist/skipfilter.cdx.json examples/deploy/requirements.txt
@@ -44,7 +44,7 @@ dist: $(VENV)/release ## build a release: wheel, source, SBOM and hashes
 audit: $(VENV)/release ## ask whether the pinned versions have known vulnerabilities
 	@$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement .constraints.txt
 
-deploy-check: $(VENV)/dev $(VENV)/release ## try examples/deploy, and the wheel; needs root, 3 GB and ports 443 and 3000
+deploy-check: $(VENV)/dev dist ## build a release, and try it and examples/deploy; needs root, 6 GB, and port 3000
 	@.ci/system-packages deploy
 	@$(BIN)/python -m pytest -m deploy
 

@@ -21,7 +21,7 @@ Version {version}, not yet on PyPI. Clone this repository. You need make, and Py
 
 ```sh
 make run     # serve a hub on http://localhost:3000, for development
-make test    # run all that CI runs
+make test    # run all tests
 ```
 
 Both first install Python packages into `.venv`. If port 3000 is in use, `make run PORT=4000` takes another one. `make
@@ -42,7 +42,7 @@ skipfilter serve --dev     # serve a hub on http://localhost:3000, for developme
 If port 3000 is in use, `--port 4000` takes another one. `pip install skipfilter` installs the library alone. This is
 version {version}.
 
-In a clone of the repository, `make run` does both, and `make test` runs all that CI runs; both first install Python
+In a clone of the repository, `make run` does both, and `make test` runs all tests; both first install Python
 packages into `.venv` (on Debian and Ubuntu, they need `apt-get install make python3-venv`). `make test` also needs
 Debian packages, such as Redis and Chromium; it installs those that are missing if it has root's rights, and lists them
 otherwise. `make help` lists the other commands. Commands on these pages begin with `.venv/bin/`, as in a clone: with

@@ -63,12 +63,13 @@ def test_the_manifest_is_valid_and_its_parts_fit_together() -> None:
 
 
 def test_the_unit_is_valid_and_gives_the_service_few_rights(tmp_path: Path) -> None:
-    unit = (DEPLOY / "hub.service").read_text("utf-8")
+    unit = (DEPLOY / "hub@.service").read_text("utf-8")
     # The tool insists on the program, which is not there.
-    (tmp_path / "hub.service").write_text(unit.replace("/opt/hub/bin/skipfilter", "/bin/true"))
-    check("systemd-analyze", "verify", tmp_path / "hub.service")
-    report = check("systemd-analyze", "security", "--offline=true", tmp_path / "hub.service")
-    exposure = re.search(r"exposure level for hub.service: ([\d.]+)", report)
+    file = tmp_path / "hub@3000.service"
+    file.write_text(unit.replace("/opt/hub/bin/skipfilter", "/bin/true"))
+    assert check("systemd-analyze", "verify", file) == ""
+    report = check("systemd-analyze", "security", "--offline=true", file)
+    exposure = re.search(r"exposure level for hub@3000.service: ([\d.]+)", report)
     assert exposure is not None
     assert float(exposure[1]) < 2
     stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -34,16 +33,9 @@ print(readers.match_any("https://example.com/books/1"))
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "build", "--quiet", "--wheel", "--outdir", directory, ROOT], check=True)
-    [wheel] = directory.glob("*.whl")
-    return wheel
-
-
-@pytest.mark.parametrize(("release", "python"), [("bookworm", "3.11"), ("trixie", "3.13"), ("sid", "3.14")])
-def test_the_wheel_is_all_that_a_user_needs(release: str, python: str, wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("release", "python"), [("bookworm", "3.11"), ("trixie", "3.13"), ("sid", "3")])
+def test_the_wheel_is_all_that_a_user_needs(release: str, python: str, tmp_path: Path) -> None:
+    [wheel] = (ROOT / "dist").glob("*.whl")  # which `make deploy-check` has built
     tree = Tree.bare(tmp_path / release, release)
     tree.run("sh", "-c", "apt-get update && apt-get install -y --no-install-recommends ca-certificates python3-venv")
     assert tree.run("python3", "--version").startswith(f"Python {python}.")
