@@ -22,7 +22,7 @@ from tests.hub.proxies import documented_caddy, documented_nginx, tls
 from tests.redis_server import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -56,7 +56,7 @@ class World:
     url: str
     key: str
     nodes: list[HubProcess]
-    settings: dict[str, str]
+    start: Callable[..., HubProcess]
     shop: Site
     stranger: Site
 
@@ -98,10 +98,16 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
             "HUB_RETRY": "0.05",
             "HUB_DRAIN": "0.5",
         }
-        nodes = [HubProcess(dev=False, **settings) for _ in range(2)]
-        stack.callback(lambda: [node.close() for node in nodes])
-        stack.enter_context(PROXIES[request.param](tmp_path, port, [node.port for node in nodes]))
-        yield World(request.param, f"https://localhost:{port}{PATH}", key, nodes, settings, shop, stranger)
+        nodes: list[HubProcess] = []
+
+        def start(*arguments: str) -> HubProcess:
+            nodes.append(hub := HubProcess(*arguments, dev=False, **settings))
+            stack.callback(hub.close)
+            return hub
+
+        ports = [start().port for _ in range(2)]
+        stack.enter_context(PROXIES[request.param](tmp_path, port, ports))
+        yield World(request.param, f"https://localhost:{port}{PATH}", key, nodes, start, shop, stranger)
 
 
 @pytest.fixture
@@ -123,7 +129,7 @@ def test_a_hundred_tabs_miss_nothing_while_both_hubs_are_restarted(world: World,
     opened = [tab.evaluate("opened") for tab in tabs]
     assert set(opened) == {1, 2}, "the streams were on both hubs, and those of one have moved"
     # The first hub is back, and at once the second one is stopped.
-    world.nodes.append(HubProcess("--port", str(world.nodes[0].port), dev=False, **world.settings))
+    world.start("--port", str(world.nodes[0].port))
     world.nodes[1].stop()
     ids.append(world.publish("without the second"))
     for tab in tabs:
