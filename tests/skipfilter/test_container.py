@@ -342,7 +342,7 @@ def test_a_nested_lookup_of_the_same_key_is_not_cached_if_only_it_fails() -> Non
 def test_a_key_that_cannot_be_hashed_is_named(source: Any) -> None:
     values: SkipFilter[Any, Any] = SkipFilter(source)
     for ask in (values.match_any, values.match_all, values.matches, values.bitmap):
-        with pytest.raises(TypeError, match=r"^key \['a'\]: unhashable type: 'list'$"):
+        with pytest.raises(TypeError, match=r"^key \['a'\]: .*unhashable type: 'list'"):
             ask(["a"])
 
 
