@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.installation import ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT: Final = Path(__file__).parents[1]
 BUILD: Final = ROOT / "build" / "docs"
 CONFIGURATION: Final = ROOT / ".github" / "mkdocs.yml"
 TOP: Final = ""
@@ -136,9 +137,10 @@ class Site:
         self._pages: dict[tuple[str, str], str] = {}  # the page of each section of a file
         self._files: dict[str, str] = {}  # the first page of each source
         self._anchors: dict[tuple[str, str], str] = {}  # page and anchor, by file and anchor there
+        read = {file: sections((ROOT / file).read_text("utf-8")) for file in {each.file for each in PAGES.values()}}
         used: dict[str, list[str]] = {}
         for page, source in PAGES.items():
-            all_sections = sections((ROOT / source.file).read_text("utf-8"))
+            all_sections = read[source.file]
             chosen = source.sections or tuple(all_sections)
             used.setdefault(source.file, []).extend(chosen)
             self._texts[page] = "".join(all_sections[name] for name in chosen)
@@ -146,18 +148,17 @@ class Site:
             for name in chosen:
                 self._pages[source.file, name] = page
         for file, names in used.items():
-            wanted = list(sections((ROOT / file).read_text("utf-8")))
+            wanted = list(read[file])
             assert sorted(names) == sorted(wanted), (
                 f"{file}: each section belongs to one page, so {set(wanted) ^ set(names)}"
             )
-        for file in used:
-            self._find_anchors(file)
+            self._find_anchors(file, read[file])
 
-    def _find_anchors(self, file: str) -> None:
+    def _find_anchors(self, file: str, read: dict[str, str]) -> None:
         """Note where each heading of a file is; equal ones have a number in both places."""
         there: Counter[str] = Counter()
         here: Counter[tuple[str, str]] = Counter()
-        for section, text in sections((ROOT / file).read_text("utf-8")).items():
+        for section, text in read.items():
             page = self._pages[file, section]
             for _, heading in _HEADING.findall(_FENCE.sub("", text)):
                 name = anchor(heading)
@@ -192,6 +193,7 @@ class Site:
         if (ROOT / file).is_dir() and (ROOT / file / "README.md").is_file():
             file = f"{file}/README.md"
         if file in self._files:
+            assert not fragment or (file, fragment) in self._anchors, f"{source}: {file} has no heading #{fragment}"
             there, _, own = (self._anchors[file, fragment] if fragment else self._files[file]).partition("#")
             way = os.path.relpath(there, Path(page).parent)
             return f"{way}#{own}" if own else way

@@ -4,12 +4,9 @@ makes of it, without Compose.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -18,14 +15,14 @@ import yaml
 
 from hub.auth.signing import sign_classic_token
 from tests.asgi import PATH
-from tests.conftest import children_of
+from tests.deploy.trees import stop
 from tests.hub.proxies import DEPLOY, documented_caddy
 from tests.installation import VERSION
 from tests.redis_server import RedisServer, free_port
-from tests.waiting import HANG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tests.deploy.dockerfile import Image
@@ -42,10 +39,9 @@ def token(**grants: list[str]) -> str:
     return sign_classic_token(KEY, "HS256", **grants, seconds=86_400, now=time.time())
 
 
-@contextmanager
-def container(image: Image, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def container(image: Image, *arguments: str, **environment: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Start the image with a root that is read only, and wait until its hub serves."""
-    command = image.tree.command(
+    return image.tree.serving(
         *image.entry_point,
         *(arguments or image.arguments),
         directory=image.directory,
@@ -53,22 +49,6 @@ def container(image: Image, *arguments: str, **environment: str) -> Iterator[sub
         writable=image.directory,
         **(image.environment | environment),
     )
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert any("Ctrl-C" in line for line in process.stdout), "the hub has ended"
-        yield process
-    finally:
-        for first in children_of(process.pid):
-            os.kill(first, signal.SIGKILL)
-        process.communicate()
-
-
-def stop(process: subprocess.Popen[str]) -> int:
-    """Stop a container as Docker does, with SIGTERM to its first process."""
-    [first] = children_of(process.pid)
-    os.kill(first, signal.SIGTERM)
-    return process.wait(HANG)
 
 
 def test_r60_the_image_has_the_hub_and_runs_it_as_a_user(image: Image) -> None:

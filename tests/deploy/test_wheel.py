@@ -4,10 +4,7 @@ are different.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -15,8 +12,7 @@ import pytest
 
 from hub.development import DEVELOPMENT_TOKEN
 from tests.asgi import PATH
-from tests.conftest import children_of
-from tests.deploy.trees import Tree
+from tests.deploy.trees import Tree, stop
 from tests.installation import ROOT, VERSION
 from tests.redis_server import free_port
 
@@ -47,17 +43,11 @@ def test_the_wheel_is_all_that_a_user_needs(release: str, python: str, tmp_path:
     tree.run("/root/hub/bin/pip", "install", f"/root/{wheel.name}[hub]")
     assert tree.run("/root/hub/bin/skipfilter", "--version") == f"skipfilter {VERSION}\n"
     port = free_port()
-    command = tree.command("/root/hub/bin/skipfilter", "serve", "--dev", "--port", str(port), directory="/root")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert any("Ctrl-C" in line for line in process.stdout), "the hub has ended"
-            url = f"http://127.0.0.1:{port}{PATH}"
-            headers = {"Authorization": f"Bearer {DEVELOPMENT_TOKEN}"}
-            assert httpx2.post(url, data={"topic": "a", "data": "new"}, headers=headers).status_code == 200
-            query = {"match": "a", "last_event_id": "earliest"}
-            assert "data: new\n" in httpx2.get(url, params=query, headers={"Prefer": "wait=0"}).text
-        finally:
-            for first in children_of(process.pid):
-                os.kill(first, signal.SIGTERM)
-    assert process.returncode == 0
+    command = "/root/hub/bin/skipfilter", "serve", "--dev", "--port", str(port)
+    with tree.serving(*command, directory="/root") as process:
+        url = f"http://127.0.0.1:{port}{PATH}"
+        headers = {"Authorization": f"Bearer {DEVELOPMENT_TOKEN}"}
+        assert httpx2.post(url, data={"topic": "a", "data": "new"}, headers=headers).status_code == 200
+        query = {"match": "a", "last_event_id": "earliest"}
+        assert "data: new\n" in httpx2.get(url, params=query, headers={"Prefer": "wait=0"}).text
+        assert stop(process) == 0

@@ -8,11 +8,20 @@ machine.  When it ends, so do all processes that it has started.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import signal
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from tests.conftest import children_of
+from tests.waiting import HANG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MIRROR: Final = "http://deb.debian.org/debian"
 RELEASE: Final = "trixie"
@@ -68,6 +77,19 @@ class Tree:
         steps.append(f"exec {shlex.join([*chroot, *inside])}")
         return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", " && ".join(steps)]
 
+    @contextmanager
+    def serving(self, *words: str, **options: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a hub, and wait until it serves; `options` are those of `command`."""
+        process = subprocess.Popen(self.command(*words, **options), stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            assert any("Ctrl-C" in line for line in process.stdout), "the hub has ended"
+            yield process
+        finally:
+            for first in children_of(process.pid):
+                os.kill(first, signal.SIGKILL)
+            process.communicate()
+
     def run(self, *words: str, directory: str = "/", user: str = "", writable: str = "", **environment: str) -> str:
         """Run a command, and return what it has printed.
 
@@ -77,3 +99,10 @@ class Tree:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         assert done.returncode == 0, f"{shlex.join(words)} ended with {done.returncode}:\n{done.stdout[-5000:]}"
         return done.stdout
+
+
+def stop(process: subprocess.Popen[str]) -> int:
+    """Stop what `Tree.serving` runs, as Docker does: with SIGTERM to its first process."""
+    [first] = children_of(process.pid)
+    os.kill(first, signal.SIGTERM)
+    return process.wait(HANG)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import re
 import socket
@@ -13,11 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
+from tests.hub.signing import certified
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -26,24 +21,10 @@ if TYPE_CHECKING:
 DEPLOY: Final = Path(__file__).parents[2] / "examples" / "deploy"
 
 
-def certificate(directory: Path) -> tuple[Path, Path]:
-    """Write a certificate for localhost and its key; return their paths."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
-    certificate_file, key_file = directory / "hub.pem", directory / "hub.key"
-    certificate_file.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate_file, key_file
-
-
 def tls(directory: Path) -> ssl.SSLContext:
     """Return what a server on localhost needs for TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate(directory))
+    context.load_cert_chain(*certified(directory))
     return context
 
 
@@ -66,12 +47,13 @@ def documented_nginx(directory: Path, port: int, nodes: Sequence[int]) -> Iterat
     """Run nginx with examples/deploy/nginx.conf, on other ports and with a certificate of
     its own.
     """
-    paths = {path.name: str(path) for path in certificate(directory)}
+    certificate, key = certified(directory)
     text = (DEPLOY / "nginx.conf").read_text("utf-8")
     others = {
         "listen 443": f"listen 127.0.0.1:{port}",
         "server_name hub.example.com": "server_name localhost",
-        **{f"/etc/ssl/{name}": path for name, path in paths.items()},
+        "/etc/ssl/hub.pem": certificate,
+        "/etc/ssl/hub.key": key,
         **{f"127.0.0.1:{3000 + index}": f"127.0.0.1:{node}" for index, node in enumerate(nodes)},
     }
     for before, after in others.items():

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hub.proxies import certificate, nginx, readme_location
+from tests.hub.proxies import nginx, readme_location
+from tests.hub.signing import certified
 from tests.redis_server import free_port
 from tests.waiting import HANG
 from tests.wire import FORM, PATH, bearer
@@ -41,7 +42,7 @@ async def test_nginx_passes_on_the_port_of_a_public_url(start_hub: Callable[...,
     port = free_port()
     hub = start_hub(HUB_PUBLIC_URLS=f"https://localhost:{port}")
     url = f"https://localhost:{port}{PATH}"
-    own, key = certificate(tmp_path)
+    own, key = certified(tmp_path)
     lines = f"ssl_certificate {own}; ssl_certificate_key {key};\n{readme_location(hub.port)}"
     with nginx(tmp_path, port, f"server {{ listen 127.0.0.1:{port} ssl http2; {lines} }}"):
         for version, name in (("--http1.1", b"1.1"), ("--http2", b"2")):
