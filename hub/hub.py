@@ -385,8 +385,11 @@ class Hub:
 
     async def _all_departed(self) -> None:
         """Wait until all streams have ended, and all departures are announced."""
-        await self.delivery.emptied()
-        await self.presence.drained()
+        while True:
+            await self.delivery.emptied()
+            await self.presence.drained()
+            if not self.delivery.connection_count:  # no stream has begun meanwhile
+                return
 
 
 def _invalid(error: PatternError) -> InvalidRequest:

@@ -559,6 +559,25 @@ async def test_n120_a_subscriber_that_comes_during_the_shutdown_is_announced_as_
         assert await settled(app) == [("a", True), ("a", False)]
 
 
+async def test_n120_a_subscriber_that_comes_after_the_last_one_has_left_is_announced_as_gone() -> None:
+    log = WatchedLog()
+    async with application_on(log) as app:
+        async with follow(app, ("match", "last")):
+            log.open.clear()
+        await asyncio.wait_for(log.waiting.wait(), HANG)  # its departure is not published yet
+        app.state.hub.shutdown.begin()
+        ending = asyncio.ensure_future(app.state.hub._all_departed())
+        await asyncio.sleep(0)
+        stream, task = connecting(app, "late")
+        while not app.state.hub.delivery.connection_count:
+            await asyncio.sleep(0)
+        log.open.set()
+        await asyncio.wait_for(ending, HANG)
+        assert said(await log.read(0)) == [("last", True), ("last", False), ("late", True), ("late", False)]
+        await asyncio.wait_for(task, HANG)
+    assert stream.ended
+
+
 async def test_n127_a_subscriber_whose_announcement_is_cut_off_by_the_shutdown_gets_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

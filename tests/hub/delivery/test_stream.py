@@ -153,6 +153,11 @@ CONNECT: tuple[Any, ...] = "connect", ["a/{n}"], [], None, "one"
     {"subscriptions": False, "max_lifetime": 0, "max_connections": 2, "max_connections_per_client": 0},
     *(1, 1, False, False),
 )
+@example(  # the last stream takes its seat while the end of the only other one is announced
+    [CONNECT, ("go", 0), ("settle", 7), ("connect", ["b"], [], None, "other")],
+    {"subscriptions": True, "max_lifetime": 0, "max_connections": 100, "max_connections_per_client": 0},
+    *(1, 1, True, True),
+)
 @settings(max_examples=300, deadline=None)
 @given(ACTIONS, CONFIGURATIONS, st.integers(1, 3), st.integers(1, 3), st.booleans(), st.booleans())
 def test_n21_n81_n106_n120_n127_t71_all_subscribers_agree_with_a_naive_filter(
