@@ -37,6 +37,7 @@ for module, names in (
     for name in names:
         if hasattr(module, name):
             delattr(module, name)
+os.process_cpu_count = os.cpu_count  # Python 3.13 and newer: without sched_getaffinity they are the same
 
 def audit(event, arguments):
     if event == "open" and str(arguments[0]).startswith("/proc/"):
