@@ -44,7 +44,7 @@ dist: $(VENV)/release ## build a release: wheel, source, SBOM and hashes
 audit: $(VENV)/release ## ask whether the pinned versions have known vulnerabilities
 	@$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement .constraints.txt
 
-deploy-check: $(VENV)/dev dist ## build a release, and try it and examples/deploy; needs root, 6 GB, and port 3000
+deploy-check: $(VENV)/dev dist ## build a release, and try it and examples/deploy; needs root, 6 GB, ports 3000 and 3001
 	@.ci/system-packages deploy
 	@$(BIN)/python -m pytest -m deploy
 
