@@ -4,7 +4,11 @@
 const SHOWN = 200; // the number of updates kept on the page
 
 const $ = (id) => document.getElementById(id);
-const config = await (await fetch("config.json")).json();
+const [config, failure] = await ask("config.json", {}, "json");
+if (!config) {
+  say("refused", `${failure}: load the page again`);
+  await new Promise(() => {}); // the buttons stay disabled
+}
 let source = null;
 let received = 0;
 
@@ -108,17 +112,17 @@ $("publish").addEventListener("submit", async (event) => {
   for (const name of ["data", "type", "id"]) if (form.get(name)) body.append(name, form.get(name));
   if (form.get("private")) body.append("private", "on");
   listen(form.get("type"));
-  const response = await fetch(config.hub, { method: "POST", headers: authorization(), body }).catch((error) => error);
-  $("published").className = response.ok ? "" : "error";
-  $("published").textContent = response.ok ? await response.text() : await reason(response);
+  const [ids, failure] = await ask(config.hub, { method: "POST", headers: authorization(), body }, "text");
+  $("published").className = failure ? "error" : "";
+  $("published").textContent = failure || ids;
 });
 
 $("refresh").addEventListener("click", async () => {
   const headers = { ...authorization(), Accept: "application/json" };
-  const response = await fetch(`${config.hub}/subscriptions`, { headers }).catch((error) => error);
-  const subscriptions = response.ok ? (await response.json()).subscriptions : [];
-  $("nobody").textContent = response.ok ? "There are no subscriptions." : await reason(response);
-  $("nobody").className = response.ok ? "" : "error";
+  const [list, failure] = await ask(`${config.hub}/subscriptions`, { headers }, "json");
+  const subscriptions = list?.subscriptions ?? [];
+  $("nobody").textContent = failure || "There are no subscriptions.";
+  $("nobody").className = failure ? "error" : "";
   $("nobody").hidden = subscriptions.length > 0;
   $("there").closest("table").hidden = !subscriptions.length;
   $("there").closest("div").hidden = false;
@@ -130,10 +134,21 @@ $("refresh").addEventListener("click", async () => {
   }
 });
 
-// Return the hub's explanation of an error response, or the browser's error if there is no
-// response.
+// Return the body of a response, read as "json" or "text", and "".  Return null and the
+// reason instead if there is no such response.
+async function ask(url, options, form) {
+  try {
+    const response = await fetch(url, options);
+    return response.ok ? [await response[form](), ""] : [null, await reason(response)];
+  } catch (error) {
+    return [null, String(error)];
+  }
+}
+
+// Return the hub's explanation of an error response; a proxy's has only a status.
 async function reason(response) {
-  return response.json ? (await response.json()).detail : String(response);
+  const problem = await response.json().catch(() => ({}));
+  return problem.detail ?? `${response.status} ${response.statusText}`;
 }
 
 // The forms have their listeners now.  Until here their buttons are disabled, because the

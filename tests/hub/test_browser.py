@@ -35,7 +35,7 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 
 @pytest.fixture(scope="module")
@@ -549,6 +549,21 @@ def test_r29_the_debugger_shows_the_reason_of_a_refusal(open_hub: HubProcess, pa
     expect(page.locator("#nobody")).to_contain_text("the token is not valid here")
 
 
+def test_r29_the_debugger_shows_that_a_request_has_failed(open_hub: HubProcess, page: Page) -> None:
+    page.route("**/config.json", lambda route: route.abort())
+    page.goto(f"{open_hub.url}/debug/")
+    expect(page.locator("#state")).to_contain_text("load the page again")
+    page.unroute("**/config.json")
+    visit_debugger(page, open_hub)
+    page.route(open_hub.url, lambda route: route.fulfill(status=502, body="<h1>a proxy's page</h1>"))
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator("#published")).to_contain_text("502")
+    page.unroute(open_hub.url)
+    page.route(open_hub.url, lambda route: route.abort())
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator("#published")).to_contain_text("Failed to fetch")
+
+
 def test_r29_n38_the_examples_of_the_debugger_match_what_it_publishes(any_hub: HubProcess, page: Page) -> None:
     visit_debugger(page, any_hub)
     types = page.locator("#type option").evaluate_all("(options) => options.map((option) => option.value)")
@@ -686,6 +701,26 @@ def test_a_run_survives_a_reload_and_the_end_of_each_worker(
     page.reload()  # a run that is over is still there
     expect(state).to_have_text("done")
     assert text.text_content() == TEXT + " "
+
+
+def test_a_page_of_a_run_may_be_left_while_it_asks(run_app: tuple[str, subprocess.Popen[str]], page: Page) -> None:
+    """A page that is left fails its requests; its visitor sees no unhandled error."""
+    origin, _ = run_app
+    page.goto(origin)
+    asked: list[str] = []
+
+    def hold(route: Route) -> None:  # never answered
+        asked.append(route.request.url)
+
+    page.route("**/runs/*", hold)
+    with page.expect_request("**/runs/*"):
+        page.click("#start")
+    page.reload()
+    expect(page.locator("#state")).to_have_text("done")
+    assert asked
+    page.route("**/runs", lambda route: route.abort())
+    page.click("#start")
+    expect(page.locator("#state")).to_have_text("not started: try again")
 
 
 def test_a_run_that_the_history_does_not_have_is_reported(
