@@ -140,7 +140,7 @@ class Connection(Protocol):
         ...
 
     def finish(self) -> bool:
-        """Write the end of the response.
+        """Write the end of the response, at once or in the request's task.
 
         Returns False if there is no room for it, or if the connection is closing.
         """
@@ -315,15 +315,25 @@ class Stream:
             # If the event loop reports how the connection was lost, it does so in this
             # turn, so abort only in the next one.
             asyncio.get_running_loop().call_soon(self._cut)
-        elif self._must_cut or not self._connection.finish():
+        elif self._must_cut or not self._finish():
             self._cut()
         else:
             self._close()
 
+    def _finish(self) -> bool:
+        """Finish the response; return False if that is impossible."""
+        try:
+            return self._connection.finish()
+        except Exception as error:
+            log.warning("the end of a stream failed", id=self.seat.subscriber.id, error=repr(error))
+            return False
+
     def _cut(self) -> None:
         if self.state is State.CLOSING:
-            self._connection.abort()
-            self._close()
+            try:
+                self._connection.abort()
+            finally:
+                self._close()
 
     def _close(self) -> None:
         position, more = self._delivered()

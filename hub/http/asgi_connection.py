@@ -1,28 +1,34 @@
 """A connection for any ASGI server: the request's task lasts as long as its response.
 
 A stream may write while another task runs, such as a dispatch.  This connection then
-runs the server's `send` coroutine by hand, up to its first suspension.  A suspension
-means that the socket has no room.  At most one suspended coroutine is kept, and the
-request's task finishes it.
+runs `send` by hand, up to its first suspension.  A suspension means that the socket has
+no room.  At most one suspended write is kept, and the request's task finishes it.
 
     write(body)   send() ends        -> True
                   send() suspends    -> False   drain(), in the task, finishes it
+    finish()      the task awaits the last send(), for at most END_SECONDS
+
+`send` is not the server's own if the application around the hub has middleware.  It may
+then need a task, as `asyncio.timeout` and the streams of anyio do, may raise, and may
+be slow.  So a write by hand runs as the request's task and in its context.
 """
 
 from __future__ import annotations
 
 import asyncio
 import types
+from asyncio.tasks import _enter_task, _leave_task
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from hub.begun import in_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
+    from contextvars import Context
 
-    from starlette.types import Message, Receive
+    from starlette.types import Receive, Send
 
-    Send: TypeAlias = Callable[[Message], Coroutine[Any, Any, None]]
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -70,11 +76,16 @@ class NoLink:
 
 NO_LINK: Final = NoLink()
 
+END_SECONDS: Final = 5.0
+"""Seconds for the end of a response; a response that takes longer is cut."""
+
 
 class AsgiConnection:
     """The connection of one request on any ASGI server; see `stream.Connection`."""
 
     __slots__ = (
+        "_context",
+        "_has_end",
         "_is_dropped",
         "_is_lost",
         "_is_over",
@@ -92,6 +103,7 @@ class AsgiConnection:
         self._receive = receive
         self._link = link
         self._task: asyncio.Task[Any] | None = None  # the request's, from `begin` to the end of `serve`
+        self._context: Context  # that of the task, from `begin` on
         # A suspended write, and the future that it waits for.
         self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
         self._work: Work | None = None  # what the task runs next
@@ -99,6 +111,7 @@ class AsgiConnection:
         self._is_dropped = False  # whether the last write came too late and was not sent
         self._is_lost = False  # whether `send` has raised that the client disconnected
         self._is_over = False  # whether `serve` should return
+        self._has_end = False  # whether it should then write the end of the response
 
     async def begin(self, head: Head, stream: object, *, wait: bool) -> bool:
         """Send the head from the request's task; that task then belongs to `serve`.
@@ -109,15 +122,16 @@ class AsgiConnection:
         await in_task()
         task = self._task = asyncio.current_task()
         assert task is not None
+        self._context = copy_context()
         begun = False
         try:
-            suspended = _step(head())
+            suspended = self._step(head())
             if suspended is not None:
                 if not wait:
                     suspended[0].close()
                     self._link.abort()
                     return False
-                await _finish(*suspended)
+                await self._rest_of(suspended)
             self._link.begin_stream()
             begun = True
         except OSError:  # newer servers raise it if the client has disconnected
@@ -141,7 +155,7 @@ class AsgiConnection:
         Returns False if it was suspended, or if the connection is closing.
         """
         try:
-            self._pending = _step(self._send({"type": "http.response.body", "body": body, "more_body": True}))
+            self._pending = self._step(_sent(self._send, body))
         except OSError:
             self._is_lost = True
         return self._pending is None and not self._was_dropped()
@@ -150,7 +164,7 @@ class AsgiConnection:
         """Finish a suspended write.  Returns False if the connection is closing."""
         if self._pending is not None:
             try:
-                await _finish(*self._pending)
+                await self._rest_of(self._pending)
             except OSError:
                 self._is_lost = True
             self._pending = None
@@ -179,14 +193,12 @@ class AsgiConnection:
         self._wake()
 
     def finish(self) -> bool:
-        """Write the end of the response.
+        """Let `serve` write the end of the response when the stream stops.
 
         Returns False if there is no room for it, or if the connection is closing.
         """
-        if self._pending is not None or self.is_closing():
-            return False
-        self._pending = _step(self._send({"type": "http.response.body", "body": b"", "more_body": False}))
-        return self._pending is None
+        self._has_end = self._pending is None and not self.is_closing()
+        return self._has_end
 
     def abort(self) -> None:
         """Close the connection at once, and wake the request's task.
@@ -205,7 +217,8 @@ class AsgiConnection:
     async def serve(self) -> bool:
         """Run work and wait for a disconnect, until the response is over.
 
-        Returns True: the response never outlives the request's task.
+        Returns True: the response never outlives the request's task.  Raises what
+        `send` raises at the end.
         """
         task = self._task
         assert task is not None
@@ -223,11 +236,21 @@ class AsgiConnection:
                     if not self._is_woken or task.uncancel() > 0:
                         raise
                     self._is_woken = False
+            if self._has_end:
+                await self._write_end()
             return True
         finally:
             self._task = None
             if self._pending is not None:
                 self._pending[0].close()
+
+    async def _write_end(self) -> None:
+        """Write the end of the response, or cut it if that takes too long."""
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        except OSError:  # of which TimeoutError is one
+            self._link.abort()
 
     def _wake(self) -> None:
         """Wake the request's task, by a cancellation that it catches.
@@ -247,40 +270,59 @@ class AsgiConnection:
         self._is_dropped = is_closing and not self.buffered()
         return is_closing
 
+    def _step(self, coroutine: Coroutine[Any, Any, None]) -> tuple[Coroutine[Any, Any, None], Any] | None:
+        """Run `coroutine` up to its first suspension, as the request's task.
+
+        Returns None if it ended, otherwise the coroutine and the future that it waits
+        for.
+        """
+        own, running = self._task, asyncio.current_task()
+        assert own is not None
+        try:
+            if own is running:
+                return coroutine, self._context.run(coroutine.send, None)
+            loop = own.get_loop()
+            if running is not None:
+                _leave_task(loop, running)
+            _enter_task(loop, own)
+            try:
+                return coroutine, self._context.run(coroutine.send, None)
+            finally:
+                _leave_task(loop, own)
+                if running is not None:
+                    _enter_task(loop, running)
+        except StopIteration:
+            return None
+
+    @types.coroutine
+    def _rest_of(self, suspended: tuple[Coroutine[Any, Any, None], Any]) -> Generator[Any, Any, None]:
+        """Finish, inside the task, a coroutine that `_step` has started.
+
+        A plain `await coroutine` would first send it a None, which it does not expect.
+        This yields its first future to the event loop instead, and then passes
+        everything through, including exceptions.
+        """
+        coroutine, waits_for = suspended
+        run = self._context.run
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as error:
+                    waits_for = run(coroutine.throw, error)
+                else:
+                    waits_for = run(coroutine.send, sent)
+        except StopIteration:
+            return
+
 
 _ALL: Final = 2**62
 """More bytes than any write has: nothing of the last write was handed over."""
 
 
-def _step(coroutine: Coroutine[Any, Any, None]) -> tuple[Coroutine[Any, Any, None], Any] | None:
-    """Run `coroutine` up to its first suspension.
-
-    Returns None if it ended, otherwise the coroutine and the future that it waits for.
-    """
-    try:
-        return coroutine, coroutine.send(None)
-    except StopIteration:
-        return None
-
-
-@types.coroutine
-def _finish(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
-    """Finish, inside a task, a coroutine that `_step` has started.
-
-    A plain `await coroutine` would first send it a None, which it does not expect.
-    This yields its first future to the event loop instead, and then passes everything
-    through, including exceptions.
-    """
-    try:
-        while True:
-            try:
-                sent = yield waits_for
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as error:
-                waits_for = coroutine.throw(error)
-            else:
-                waits_for = coroutine.send(sent)
-    except StopIteration:
-        return
+async def _sent(send: Send, body: bytes) -> None:
+    """Send a part of a response; `send` may return any awaitable, as ASGI says."""
+    await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -8,7 +8,6 @@ other subscribers must not change that.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +22,7 @@ from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http.asgi_connection import AsgiConnection, _finish, _step
+from hub.http.asgi_connection import AsgiConnection
 from hub.protocol.updates import Update
 from tests.hub.world import EVERYTHING, SETTINGS, Client, World, check, plain, world
 from tests.waiting import until
@@ -874,57 +873,3 @@ async def test_the_tasks_that_run_a_hub_survive_an_error(monkeypatch: pytest.Mon
         connection = await here.connect("a")
         await here.publish("a")
         await until(lambda: connection.ids == ["1"] and calls["tick"] >= 3)
-
-
-# -- stepping
-
-
-async def suspending(log: list[Any], wait: Callable[[], Awaitable[Any]]) -> None:
-    log.append("begun")
-    try:
-        log.append(await wait())
-        log.append(await wait())
-    except ValueError as error:
-        log.append(str(error))
-    finally:
-        log.append("over")
-
-
-async def test_a_stepped_coroutine_is_finished_in_a_task() -> None:
-    log: list[Any] = []
-    futures = [asyncio.get_running_loop().create_future() for _ in range(2)]
-    left = list(futures)
-    stepped = _step(suspending(log, lambda: left.pop(0)))
-    assert stepped is not None
-    assert log == ["begun"]
-    task = asyncio.ensure_future(_await(_finish(*stepped)))
-    futures[0].set_result(1)
-    await asyncio.sleep(0.001)
-    futures[1].set_exception(ValueError("thrown through"))
-    await task
-    assert log == ["begun", 1, "thrown through", "over"]
-
-
-async def test_a_stepped_coroutine_is_cancelled_with_its_task() -> None:
-    log: list[Any] = []
-    future = asyncio.get_running_loop().create_future()
-    stepped = _step(suspending(log, lambda: future))
-    assert stepped is not None
-    task = asyncio.ensure_future(_await(_finish(*stepped)))
-    await asyncio.sleep(0)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-    assert task.cancelled()
-    assert log == ["begun", "over"]
-
-
-async def test_a_coroutine_that_does_not_suspend_is_over_at_once() -> None:
-    async def nothing() -> None:
-        pass
-
-    assert _step(nothing()) is None
-
-
-async def _await(awaitable: Any) -> None:
-    await awaitable
