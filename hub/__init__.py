@@ -11,10 +11,13 @@ Numbers such as N44 are rules of the protocol.  hub/protocol/PROTOCOL.md lists t
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
     from hub.auth.grant import Grant
     from hub.client import Client, SyncClient
     from hub.errors import ConfigurationError, HubError
@@ -68,3 +71,20 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+class _App:
+    """The application that `hypercorn hub:app` finds; it is made when it is called."""
+
+    made: HubApplication | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application."""
+        if self.made is None:
+            self.made = __getattr__("app")
+        await self.made(scope, receive, send)
+
+
+# Hypercorn looks for a name in the module's variables, and so never calls __getattr__.
+if "hypercorn" in sys.modules:
+    globals()["app"] = _App()
