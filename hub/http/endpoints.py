@@ -50,6 +50,7 @@ from hub.delivery.log_lines import shown_matchers
 from hub.delivery.subscriber import Subscriber, client_at
 from hub.errors import (
     HistoryUnavailable,
+    InvalidRequest,
     Misdirected,
     NotFound,
     Undecided,
@@ -57,7 +58,7 @@ from hub.errors import (
 )
 from hub.http.replay import ReplayResponse
 from hub.http.request import Request
-from hub.http.response import Published, open_stream, stream_headers
+from hub.http.response import STREAM_FIELDS, Published, open_stream, stream_headers
 from hub.logs import DEBUGGED, current_request
 from hub.node.presence import may_want_presence
 from hub.protocol.data import to_json
@@ -209,7 +210,7 @@ class Endpoints:
             # cursor, but never after a 503.
             log.warning("a stream ended before it began", title=error.title, reason=error.reason)
             hub.observer.refused(error.kind())
-            ended = Response(hub.admission.first_bytes(), headers=NOT_STORED, media_type="text/event-stream")
+            ended = Response(hub.admission.first_bytes(), headers=STREAM_FIELDS, media_type="text/event-stream")
             ended.raw_headers += _cursor(cursor)
             return request.answer(ended)
         if waits:
@@ -338,13 +339,14 @@ class Endpoints:
         """Return the body.
 
         Raises `TooLarge` if it is longer than `limit`, `TooSlow` if it does not arrive
-        in time, and `Closing` if the hub shuts down.
+        in time, `Closing` if the hub shuts down, and `InvalidRequest` if the server has
+        dropped it.
         """
         body = Begun(request.body(limit))
         if body.has_ended:  # it has arrived with the head, as most do
-            return body.result
+            return body.result or _no_body(request)
         async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
-            return await body
+            return await body or _no_body(request)
 
     # -- the subscription API
 
@@ -511,6 +513,21 @@ async def _logged(decision: Coroutine[Any, Any, CompiledGrant], action: Action, 
     grants = {"grants": len(matchers), "first_grants": shown_matchers(matchers)}
     log.info("client authorized", action=action, **anonymous, **grants, **grant.token)
     return grant
+
+
+def _no_body(request: Request) -> bytes:
+    """Return the empty body of a request; raise `InvalidRequest` if it was dropped.
+
+    Some servers drop the body of a request that asks for another protocol, instead of
+    ignoring that (RFC 9110, 7.8).  The hub's own protocol ignores it.
+    """
+    if upgrade := header_values(request.headers, b"upgrade"):
+        protocol = shown(upgrade[0].decode("latin-1"))
+        raise InvalidRequest(
+            f"the request has no body, as the server drops it because of Upgrade: {protocol}; start uvicorn with "
+            "--http hub.http.hub_protocol:HubProtocol, or let the client send HTTP/1.1 without an upgrade"
+        )
+    return b""
 
 
 def _log_hints(hints: Iterable[str]) -> None:

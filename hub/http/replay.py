@@ -47,7 +47,7 @@ from hub.errors import PositionExpired, RequestError
 from hub.history import base
 from hub.http import problems
 from hub.http.request import Request
-from hub.http.response import SERVER_SEND
+from hub.http.response import SERVER_SEND, STREAM_FIELDS
 from hub.http.uvicorn_connection import UvicornLink, link_of
 from hub.protocol import events
 
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 
 _HEARTBEAT_SECONDS: Final = 1.0
 """If no chunk was sent for longer than this, a smaller one or a heartbeat is sent."""
-_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class ReplayResponse(StreamingResponse):
@@ -77,7 +76,7 @@ class ReplayResponse(StreamingResponse):
         self._hub = hub
         self.replay = Replay(hub.delivery, hub.history, hub.settings, subscriber, metadata=metadata)
         applied = {"Preference-Applied": "wait=0, metadata" if metadata else "wait=0"}
-        super().__init__(self.replay.chunks(), headers=_HEADERS | applied, media_type="text/event-stream")
+        super().__init__(self.replay.chunks(), headers=STREAM_FIELDS | applied, media_type="text/event-stream")
         self.raw_headers += headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

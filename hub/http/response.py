@@ -30,6 +30,14 @@ SERVER_SEND: Final = "hub.send"
 """The key of the scope for the server's own `send`, which no middleware wraps."""
 
 
+STREAM_FIELDS: Final = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+"""Header fields of every event stream, so that no proxy holds it back (N9).
+
+Proxies of Node, such as webpack-dev-server and the rewrites of Next.js, compress a
+stream, and do not flush it, unless `no-transform` forbids that.
+"""
+
+
 class Published(Response):
     """The response to a request that has published: its ids as text.
 
@@ -55,7 +63,7 @@ async def _nothing() -> AsyncIterator[bytes]:
 @cache
 def _stream_headers() -> tuple[tuple[bytes, bytes], ...]:
     """Return the headers of every event stream."""
-    return tuple(EventSourceResponse(_nothing(), sep="\n", ping=0).raw_headers)
+    return tuple(EventSourceResponse(_nothing(), headers=STREAM_FIELDS, sep="\n", ping=0).raw_headers)
 
 
 def stream_headers(further: Headers) -> Headers:

@@ -303,7 +303,19 @@ class HttpProtocol(HttpToolsProtocol):
         data = limit.escaped(data)
         try:
             while data:
-                self.parser.feed_data(part := limit.part(data))
+                part = limit.part(data)
+                try:
+                    self.parser.feed_data(part)
+                except httptools.HttpParserUpgrade as upgrade:
+                    (read,) = upgrade.args
+                    if not self._ignores_upgrade():
+                        raise
+                    data = self._without_upgrade() + data[read:]
+                    # As uvicorn makes it; the old one has ended if the connection
+                    # should not be kept alive.
+                    self.parser = httptools.HttpRequestParser(self)
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                    continue
                 limit.count(part, target=len(self.url))
                 data = data[len(part) :]
             if self._in_head and self._head_timer is None:
@@ -314,9 +326,7 @@ class HttpProtocol(HttpToolsProtocol):
             if self._should_upgrade():
                 self.shared.discard(self)
                 self.handle_websocket_upgrade()
-            else:
-                # Answer the request as if it did not ask for another protocol (RFC
-                # 9110, 7.8).
+            else:  # a CONNECT
                 self._ends = True
         except httptools.HttpParserError as error:
             cause = error.__context__
@@ -403,7 +413,7 @@ class HttpProtocol(HttpToolsProtocol):
         scope["method"] = parser.get_method().decode("ascii")
         scope["http_version"] = version = parser.get_http_version()
         self._check_host(version)
-        if parser.should_upgrade() and self._should_upgrade():
+        if parser.should_upgrade() and (self._should_upgrade() or self._ignores_upgrade()):
             return
         # Trailers are added to the copy: they count toward the limit, but are not
         # header fields (RFC 9110, 6.5.1).
@@ -458,7 +468,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """End the request; the limits of a head apply to the next one."""
         self._limit.end_message()
-        HttpToolsProtocol.on_message_complete(self)
+        if not (self.parser.should_upgrade() and self._ignores_upgrade()):
+            HttpToolsProtocol.on_message_complete(self)
 
     # -- for the server and for its responses
 
@@ -524,6 +535,21 @@ class HttpProtocol(HttpToolsProtocol):
             if not _HOST.fullmatch(hosts[0]):
                 raise InvalidRequest(f"Host header {shown(hosts[0].decode('latin-1'))}: not a host and port")
             self.shared.host = hosts[0]
+
+    def _ignores_upgrade(self) -> bool:
+        """Return whether the upgrade that a request asks for is ignored.
+
+        RFC 9110, 7.8, allows it.  But the parser skips the body of such a request, so
+        it must get the head again, without the field.
+        """
+        return self.scope["method"] != "CONNECT" and not self._should_upgrade()
+
+    def _without_upgrade(self) -> bytes:
+        """Return the head that was just parsed, without `Upgrade`; it is not longer."""
+        version = self.scope["http_version"]
+        line = f"{self.scope['method']} ".encode() + self.url + f" HTTP/{version}\r\n".encode()
+        fields = [name + b":" + value + b"\r\n" for name, value in self.headers if name != b"upgrade"]
+        return b"".join([line, *fields, b"\r\n"])
 
     def _refuse(self, error: RequestError) -> None:
         """Answer a request that does not reach the application, and end the connection.

@@ -145,6 +145,7 @@ def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
     config = uvicorn.Config(
         app,
         http=HubProtocol if detach else AttachedProtocol,
+        ws="none",
         access_log=False,
         log_config=None,
         server_header=False,

@@ -574,7 +574,7 @@ async def test_r20_v6_n9_n26_the_headers_of_a_stream_and_its_first_bytes(classic
         assert stream.body == b":\n"
         headers = stream.headers
         assert headers["content-type"].partition(";")[0] == "text/event-stream"
-        assert "no-store" in headers["cache-control"]
+        assert headers["cache-control"] == "no-store, no-transform"
         assert headers["x-accel-buffering"] == "no"
         assert not {"content-length", "content-encoding", "mercure-last-event-id", "last-event-id"} & set(headers)
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 import uvloop
+from starlette.applications import Starlette
+from starlette.routing import Mount, WebSocketRoute
 
 from hub import Grant, Settings, create_app
 from hub.delivery.endings import Ending
@@ -35,6 +37,8 @@ from tests.wire import FORM, PATH, bearer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from starlette.websockets import WebSocket
 
     from hub.history.base import Entry
     from hub.http.application import HubApplication
@@ -145,7 +149,7 @@ REQUESTS = {
     "a page": (post(UPDATE, AUTHORIZED, FORM, ("origin", "https://page.example")), False),
     "a query": (post(target=f"{PATH}?x=1"), False),
     "an expectation": (post(UPDATE, AUTHORIZED, FORM, ("expect", "100-continue")), False),
-    "another protocol": (post(UPDATE, AUTHORIZED, FORM, ("connection", "upgrade"), ("upgrade", "h2c")), False),
+    "another protocol": (post(UPDATE, AUTHORIZED, FORM, ("connection", "upgrade"), ("upgrade", "h2c")), True),
     "the last one": (post(UPDATE, AUTHORIZED, FORM, ("connection", "close")), False),
     "another path": (post(target="/elsewhere"), False),
     "no host": (post().replace(b"host: hub.example\r\n", b""), False),
@@ -161,7 +165,7 @@ async def test_both_ways_give_the_same_bytes(name: str, cors_origins: tuple[str,
     came, ways = [], []
     for http in (HttpProtocol, HubProtocol):
         async with served(app_of(cors_origins=cors_origins, max_body=20_000), http=http) as server:
-            is_last = name in ("the last one", "HTTP/1.0", "no host", "another protocol")
+            is_last = name in ("the last one", "HTTP/1.0", "no host")
             came.append(comparable(await said(server, request, *([] if is_last else [LAST]))))
         ways.append(len(plain))
     assert came[0] == came[1]
@@ -187,6 +191,95 @@ async def test_requests_of_one_piece_are_answered_in_their_order(http: type, pla
         came = await said(server, b"".join(map(post, bodies)) + LAST)
     assert re.findall(rb"\r\n\r\n(\d|the-last)", came) == [b"0", b"1", b"2", b"3", b"4", b"the-last"]
     assert plain == (bodies[:1] if http is HubProtocol else [])  # the others wait for their turn
+
+
+# -- requests that ask for another protocol
+
+UPGRADES = ("h2c", "websocket", "TLS/1.2", "h2c, x/1")
+
+
+def asking_for(protocol: str, request: bytes) -> bytes:
+    """The request with a field `Upgrade`, as the HTTP client of Java sends it."""
+    upgrade = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+    return request.replace(b"\r\n", f"\r\n{upgrade}".encode(), 1)
+
+
+ID = b"topic=a&data=upgraded&id=1"
+_CHUNKS = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (ID[:9], ID[9:])) + b"0\r\n\r\n"
+ASKING = {
+    "POST": post(ID),
+    "POST in chunks": post(_CHUNKS, AUTHORIZED, FORM, ("transfer-encoding", "chunked"), length=False),
+    "POST of JSON": post(JSON_BODY, AUTHORIZED, JSON),
+    "QUERY": post(b"match=a", FORM, ("prefer", "wait=0")).replace(b"POST", b"QUERY"),
+    "PUT": post(b"hello").replace(b"POST", b"PUT"),
+    "GET": post(b"", target=f"{PATH}/health/ready").replace(b"POST", b"GET"),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("name", ASKING)
+async def test_an_upgrade_is_ignored_and_its_request_is_answered(name: str, http: type) -> None:
+    """RFC 9110, 7.8.  Every request of `java.net.http` has this field."""
+    request = ASKING[name]
+    async with served(app_of(), http=http, ws="none") as server:
+
+        async def answers(*parts: bytes) -> list[bytes]:
+            return comparable(await said(server, *parts, LAST))
+
+        expected = await answers(request)
+        assert expected[0].startswith(b"HTTP/1.1 405" if name == "PUT" else b"HTTP/1.1 200")
+        for protocol in UPGRADES:
+            assert await answers(asking_for(protocol, request)) == expected
+        asked = asking_for("h2c", request)
+        for cut in range(1, len(asked) if name != "PUT" else 0, 29):  # a body that is not read ends the connection
+            assert await answers(asked[:cut], asked[cut:]) == expected
+        twice = b"\r\n".join(await answers(asked + asked))
+        assert re.findall(rb"HTTP/1\.1 (\d+)", twice) == [expected[0].split()[1]] * 2 + [b"200"]
+        old = asked.replace(b"HTTP/1.1", b"HTTP/1.0")
+        if name != "POST in chunks":
+            assert comparable(await said(server, old))[0].split()[1] == expected[0].split()[1]
+
+
+@WAYS
+async def test_a_head_with_an_upgrade_counts_once(http: type) -> None:
+    long = ("x", "x" * 2**12), ("connection", "close")
+    request = asking_for("h2c", post(ID, AUTHORIZED, FORM, *long))
+    head = request.index(b"\r\n\r\n") + 4
+    for size, status in ((head + 1, b"200"), (head - 1, b"431")):
+        async with served(app_of(max_head=size), http=http, ws="none") as server:
+            assert (await said(server, request))[9:12] == status
+
+
+@WAYS
+async def test_an_application_around_the_hub_has_websockets(http: type) -> None:
+    hub = app_of(path="/live/hub")
+
+    async def echo(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.send_text(await socket.receive_text())
+        await socket.close()
+
+    routes = [WebSocketRoute("/echo", echo), Mount("/live", hub)]
+    app = Starlette(routes=routes, lifespan=lambda _: hub.running())
+    opening = b"GET /echo HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    opening += b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    async with served(app, http=http, ws="wsproto") as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(opening)
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANG)).startswith(b"HTTP/1.1 101")
+        writer.write(b"\x81\x82\0\0\0\0hi")  # a text with a mask of zeros
+        assert await asyncio.wait_for(reader.readexactly(4), HANG) == b"\x81\x02hi"
+        writer.close()
+
+
+async def test_a_server_that_drops_the_body_is_named() -> None:
+    """uvicorn's own protocol does; the one of h11 does not."""
+    for http, status in (("httptools", 400), ("h11", 200)):
+        for name in ("POST", "POST of JSON", "QUERY"):
+            async with served(app_of(), http=http, ws="none") as server:
+                answer = await said(server, asking_for("h2c", ASKING[name]).replace(b"Upgrade, ", b"close, Upgrade, "))
+            assert answer.startswith(b"HTTP/1.1 %d" % status)
+            assert (b"Upgrade: 'h2c'" in answer) is (status == 400)
 
 
 class Held(MemoryHistory):

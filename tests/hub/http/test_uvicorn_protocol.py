@@ -43,7 +43,7 @@ async def hub_served(
     http: Any = HttpProtocol, *, timeout_keep_alive: int = 1_000, **settings: Any
 ) -> AsyncIterator[tuple[Hub, Served]]:
     app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0, "subscriptions": False} | settings))
-    async with served(app, http=http, timeout_keep_alive=timeout_keep_alive) as server:
+    async with served(app, http=http, ws="none", timeout_keep_alive=timeout_keep_alive) as server:
         yield app.state.hub, server
 
 
@@ -295,7 +295,7 @@ async def test_invalid_requests_get_a_problem_document(request_: bytes) -> None:
 
 @KINDS
 @pytest.mark.parametrize("protocol", [b"websocket", b"h2c"])
-async def test_an_upgrade_is_ignored(protocol: bytes, http: Any) -> None:
+async def test_bytes_of_another_protocol_are_no_request(protocol: bytes, http: Any) -> None:
     upgrade = b"connection: upgrade\r\nupgrade: " + protocol + b"\r\n\r\n"
     async with hub_served(http) as (_, server):
         answer = await said(server, LIVE[:-2] + upgrade + b"\x81\x05hello" + LIVE)
