@@ -28,6 +28,7 @@ from hub import turns
 from hub.auth.authorizer import Authorizer
 from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.begun import in_task
+from hub.clocks import since_boot
 from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
 from hub.delivery.live import Live
@@ -84,7 +85,7 @@ class Hub:
         settings: Settings,
         history: History,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = since_boot,
         wall_clock: Callable[[], float] = time.time,
         random: Random | None = None,
     ) -> None:
@@ -135,6 +136,7 @@ class Hub:
             heartbeat=settings.heartbeat,
             write_interval=settings.write_interval,
             clock=clock,
+            wall_clock=wall_clock,
             random=random,
         )
         self.shutdown = Shutdown(self.delivery, drain=settings.drain, clock=clock, random=random)

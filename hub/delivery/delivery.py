@@ -50,8 +50,8 @@ class Delivery:
 
     `first_bytes` returns what a stream begins with.  `heartbeat` is the interval of
     heartbeats in seconds; 0 turns them off.  `write_interval` is the least time between
-    two writes of updates, in seconds.  `clock` returns monotonic seconds.  Must be used
-    from one event loop.
+    two writes of updates, in seconds.  `clock` returns monotonic seconds, and
+    `wall_clock` seconds since the epoch.  Must be used from one event loop.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Delivery:
         heartbeat: float,
         write_interval: float,
         clock: Callable[[], float],
+        wall_clock: Callable[[], float],
         random: Random,
     ) -> None:
         self.closing: Ending | None = None
@@ -83,7 +84,7 @@ class Delivery:
         self._follower = Follower(
             history, audience, live, observer, write_interval=write_interval, clock=clock, random=random
         )
-        self._heartbeats = Heartbeats(live, interval=heartbeat, clock=clock)
+        self._heartbeats = Heartbeats(live, interval=heartbeat, clock=clock, wall_clock=wall_clock)
         self._left = asyncio.Event()  # set when the next connection has left
 
     # -- running

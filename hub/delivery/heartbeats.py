@@ -55,13 +55,18 @@ class Heartbeats:
     """The due times of all seats of one node.
 
     `interval` is the number of seconds after which a silent connection gets a
-    heartbeat; 0 turns heartbeats off.  `clock` returns monotonic seconds.
+    heartbeat; 0 turns heartbeats off.  `clock` returns monotonic seconds, and
+    `wall_clock` seconds since the epoch, by which tokens expire.
     """
 
-    def __init__(self, live: Live, *, interval: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, live: Live, *, interval: float, clock: Callable[[], float], wall_clock: Callable[[], float]
+    ) -> None:
         self._live = live
         self._interval = interval
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._between = wall_clock() - clock()  # the two clocks
         self._wheel: Wheel[Seat] = Wheel(now=clock(), tick=TICK_SECONDS)
 
     def add(self, seat: Seat) -> None:
@@ -92,11 +97,28 @@ class Heartbeats:
         """
         async with self._live.turn:
             now = self._clock()
+            await self._follow_wall_clock(now)
             async for seats in turns.in_turns(self._wheel.turn(now), turns.WRITES):
                 for seat in seats:
                     # Other tasks ran between two portions: it may have left.
                     if (holder := seat.holder) is not None:
                         self._attend(seat, holder, now)
+
+    async def _follow_wall_clock(self, now: float) -> None:
+        """Let tokens expire earlier if the wall clock was set forward.
+
+        If it was set back, the connections end when they should have ended before.
+        """
+        before, self._between = self._between, self._wall_clock() - now
+        if self._between <= before + TICK_SECONDS:
+            return
+        async for seats in turns.in_turns(self._wheel.items(), turns.WRITES):
+            for seat in seats:
+                subscriber, expires = seat.subscriber, seat.subscriber.grant.expires
+                if expires is not None and expires - self._between < subscriber.deadline:
+                    subscriber.deadline, subscriber.end_reason = expires - self._between, Ending.EXPIRED
+                    if seat.holder is not None:
+                        self._schedule(seat, seat.written)
 
     def _attend(self, seat: Seat, holder: Holder, now: float) -> None:
         """Close a connection that must end, or send a heartbeat if it is due."""

@@ -81,6 +81,10 @@ class Wheel(Generic[Item]):
             if not slot:
                 del self._slots[slot.tick]
 
+    def items(self) -> list[Item]:
+        """Return all items that are set."""
+        return [item for slot in self._slots.values() for item in slot]
+
     def turn(self, now: float) -> list[Item]:
         """Remove and return the items that are due by `now`, the earliest slot first.
 

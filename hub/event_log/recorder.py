@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from hub.clocks import since_boot
 from hub.delivery.observer import Observer
 from hub.errors import HistoryUnavailable
 from hub.event_log.marks import Marks
@@ -56,7 +57,7 @@ class EventLog(Observer):
         live: Live,
         slices: TimeSlices,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = since_boot,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._live = live

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from sortedcontainers import SortedDict
 
+from hub.clocks import Dates
 from hub.errors import ConfigurationError
 from hub.history import base
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
-from hub.history.node import steady_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -45,8 +45,8 @@ class MemoryHistory:
 
     def __init__(self, retention: Retention, *, clock: Callable[[], float] | None = None) -> None:
         self._retention = retention
-        self._window = retention.idempotency_window
-        self._clock = clock or steady_clock()
+        self._window = retention.idempotency_window * 1_000  # ms
+        self._dates = Dates(clock)
         self._entries: dict[int, Entry] = {}  # by position, oldest first
         # Gaps of presence updates that are forgotten while older published ones are
         # kept: the first position of a gap -> the position after its last.
@@ -59,7 +59,7 @@ class MemoryHistory:
         self._presence = _Kept()
         self._end = 0  # the position of the newest entry
         # Remembered ids, as `base.seen_as` hashes them -> their times, oldest first.
-        self._seen: OrderedDict[bytes, float] = OrderedDict()
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
         self._present: dict[str, Present] = {}  # by id
         self._epoch = uuid.uuid4().hex
         self._grown: asyncio.Event | None = None  # set by the next append, if a follower waits for it
@@ -78,31 +78,32 @@ class MemoryHistory:
         """Append `updates`, and forget entries beyond the bounds."""
         # 1. Leave out the updates whose ids the publisher has used in the window, and
         #    repetitions in this call.
-        now = self._clock()
+        time = self._dates.now()
         new: dict[bytes, Update] = {}
         if self._window and not presence:
+            before = self._dates.past(self._window)
             for update in updates:
                 seen = base.seen_as(publisher, update.id)
-                if self._seen.get(seen, -math.inf) <= now - self._window:
+                if self._seen.get(seen, -math.inf) <= before:
                     new.setdefault(seen, update)
             updates = list(new.values())
         # 2. Append the others.  Only then remember their ids: an append that fails
         #    leaves no ids behind.
-        time = int(now * 1_000)
         entries = [Entry(position, update, time) for position, update in enumerate(updates, self._end + 1)]
         self._put(entries, self._presence if presence else self._published)
         if new or self._seen:
-            self._remember(new, now)
+            self._remember(new, time)
         return entries
 
-    def _remember(self, new: Iterable[bytes], now: float) -> None:
+    def _remember(self, new: Iterable[bytes], now: int) -> None:
         """Remember ids, and forget those that are too old or too many."""
         for seen in new:
             self._seen[seen] = now
             self._seen.move_to_end(seen)
+        before = self._dates.past(self._window)
         while self._seen:
             oldest = next(iter(self._seen))
-            if len(self._seen) <= self._retention.max_updates and self._seen[oldest] > now - self._window:
+            if len(self._seen) <= self._retention.max_updates and self._seen[oldest] > before:
                 break
             del self._seen[oldest]
 
@@ -136,7 +137,7 @@ class MemoryHistory:
         ):
             return 0
         # An entry is too old if its time, in ms, is before `oldest`.
-        before, oldest = len(self._entries), (self._clock() - bounds.max_age) * 1_000
+        before, oldest = len(self._entries), self._dates.past(bounds.max_age * 1_000)
         # 1. Each kind by its own bounds, but keep its newest entry.
         for kept, most, most_bytes in (
             (published, bounds.max_updates, bounds.max_bytes),

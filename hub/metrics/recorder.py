@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from hub.clocks import since_boot
 from hub.delivery.observer import Observer
 from hub.metrics.board import drain
 from hub.metrics.catalogue import CATALOGUE, LIFETIMES, OPEN, OTHER, PLACES, PROCESSES, SECONDS
@@ -64,7 +65,7 @@ class Recorder(Observer):
         slot: Slot,
         gauges: Callable[[], Awaitable[Mapping[tuple[str, str], float]]],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = since_boot,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._slot = slot

@@ -26,6 +26,7 @@ from hub.threads import call_soon
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hub.clocks import Dates
     from hub.history.base import Entry, Retention
     from hub.history.sqlite.database import Database
 
@@ -66,7 +67,7 @@ class Commits:
     """A queue of jobs, of which the writer's thread runs all that wait in one
     transaction.
 
-    `node` is the name of this node, and `clock` returns seconds since 1970.  After each
+    `node` is the name of this node, and `dates` gives entries their dates.  After each
     commit, `appended` is called with its entries, on the event loop, before any job of
     the commit has its result.
     """
@@ -76,13 +77,13 @@ class Commits:
         database: Database,
         node: str,
         retention: Retention,
-        clock: Callable[[], float],
+        dates: Dates,
         appended: Callable[[Sequence[Entry]], None],
     ) -> None:
         self._database = database
         self._node = node
         self._retention = retention
-        self._clock = clock
+        self._dates = dates
         self._appended = appended
         self._jobs: deque[_Job] = deque()  # the jobs that wait
         self._is_due = False  # whether the writer will take the jobs that wait
@@ -168,7 +169,7 @@ class Commits:
                     # aside holds the same lock, so it cannot do that now.
                     if identity_of(file.path) != file.identity:
                         raise Replaced
-                    writing = Writing(file, self._clock(), self._node)
+                    writing = Writing(file, self._dates, self._node)
                     results = [job(writing) for job in jobs]
                     has_more = writing.trim_some(self._retention)
                     writing.finish()

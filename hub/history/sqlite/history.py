@@ -20,10 +20,11 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from hub.clocks import Dates
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import base
 from hub.history.base import Beat, Entry, Page, Stats
-from hub.history.node import new_node, steady_clock
+from hub.history.node import new_node
 from hub.history.sqlite.commits import Commits
 from hub.history.sqlite.database import Database
 from hub.history.sqlite.following import Following
@@ -68,7 +69,7 @@ class SqliteHistory:
         self._since_boot = since_boot
         self._database = Database(self.path, synchronous)
         self._following = Following(self._database)
-        self._commits = Commits(self._database, self.node, retention, clock or steady_clock(), self._following.appended)
+        self._commits = Commits(self._database, self.node, retention, Dates(clock), self._following.appended)
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:

@@ -41,6 +41,7 @@ from hub.protocol.updates import Update
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from hub.clocks import Dates
     from hub.history.sqlite.file import File
 
 TRIM_ENTRIES: Final = 1_000
@@ -95,18 +96,19 @@ class Writing:
 
     The caller begins the transaction, makes this object, calls its methods and then
     `finish`, and commits.  If any of them raises, the caller must undo the transaction.
-    `now` is the time of the new entries, in seconds since 1970, and `node` the name of
-    this node.  Use it in the writer's thread only.
+    `dates` gives the new entries their date, and `node` is the name of this node.  Use
+    it in the writer's thread only.
     """
 
-    def __init__(self, file: File, now: float, node: str) -> None:
+    def __init__(self, file: File, dates: Dates, node: str) -> None:
         self.entries: list[Entry] = []
         """The entries that this transaction appended."""
         self.forgotten = 0
         """The number of entries that it has forgotten."""
         self._connection = file.writer
         self._offset = file.offset
-        self._now = int(now * 1_000)  # ms since 1970
+        self._past = dates.past
+        self._now = dates.now()
         # One statement: at each of them, the thread may lose the global lock to the
         # event loop, and wait for it.
         row = file.writer.execute(_BEGINNING, (node,)).fetchone()
@@ -155,9 +157,10 @@ class Writing:
 
         If it was not, remember it as seen now.
         """
+        before = self._past(window)
         for hashed in seen:
             found = self._connection.execute(
-                "SELECT 1 FROM seen WHERE hash = ? AND time > ?", (hashed, self._now - window)
+                "SELECT 1 FROM seen WHERE hash = ? AND time > ?", (hashed, before)
             ).fetchone()
             if found is None:
                 self._connection.execute("INSERT OR REPLACE INTO seen (time, hash) VALUES (?, ?)", (self._now, hashed))
@@ -170,7 +173,8 @@ class Writing:
         )
         # The numbers have gaps, because a hash that is seen again gets a new number.
         # Therefore fewer than `most` hashes may be left.
-        gone = takewhile(lambda row: row[1] <= self._now - window or row[0] <= row[2] - most, oldest.fetchall())
+        before = self._past(window)
+        gone = takewhile(lambda row: row[1] <= before or row[0] <= row[2] - most, oldest.fetchall())
         self._connection.executemany("DELETE FROM seen WHERE number = ?", [row[:1] for row in gone])
 
     def trim(self, bounds: Retention, limit: int) -> int:
@@ -181,7 +185,7 @@ class Writing:
         beyond the limit.  Returns how many entries were forgotten, of both kinds.
         """
         # An entry is too old if its time, in ms, is before `oldest`.
-        before, oldest = self._published.updates + self._presence.updates, self._now - bounds.max_age * 1_000
+        before, oldest = self._published.updates + self._presence.updates, self._past(bounds.max_age * 1_000)
         # 1. Published updates, and everything before the first one that is left.
         published = self._within(_PUBLISHED, self._published, bounds.max_updates, bounds.max_bytes, oldest, limit)
         if published != self._published:

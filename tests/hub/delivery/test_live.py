@@ -39,10 +39,10 @@ COMPILER = MatcherCompiler(BASE)
 class World:
     """An audience whose seats are live, and record their writes."""
 
-    def __init__(self, *, clock: Any = lambda: 0.0, heartbeat: float = 0) -> None:
+    def __init__(self, *, clock: Any = lambda: 0.0, wall_clock: Any = None, heartbeat: float = 0) -> None:
         self.audience = Audience(BASE, cached_topics=10_000, cached_topics_bytes=10**6)
         self.live = Live(self.audience, clock=clock)
-        self.heartbeats = Heartbeats(self.live, interval=heartbeat, clock=clock)
+        self.heartbeats = Heartbeats(self.live, interval=heartbeat, clock=clock, wall_clock=wall_clock or clock)
 
     def seat(
         self, subscribed: Sequence[str], granted: Sequence[str] = (), type: str = "topic", *, joins: bool = True
@@ -347,6 +347,40 @@ async def test_a_heartbeat_that_nobody_gets_is_no_write() -> None:
     for now in range(32, 41):  # noqa: B007
         await here.heartbeats.tick()
     assert len(writes(behind)) == 1
+
+
+async def test_n82_a_token_expires_by_the_wall_clock_also_if_that_is_set() -> None:
+    now, wall = 0.0, 1_000.0
+    here = World(clock=lambda: now, wall_clock=lambda: now + wall)
+    recorders = {}
+    for name, expires, deadline in (("token", 1_600.0, 600.0), ("late", 9_000.0, 700.0), ("none", None, 700.0)):
+        grant = CompiledGrant(expires=expires)
+        end = Ending.EXPIRED if name == "token" else Ending.MAX_LIFETIME
+        seat = here.audience.seat(Subscriber((), grant, 0, deadline=deadline, end_reason=end), recorder := Recorder())
+        here.heartbeats.add(seat)
+        recorders[name] = recorder
+
+    async def ended() -> dict[str, list[Ending]]:
+        await here.heartbeats.tick()
+        return {name: recorder.reasons for name, recorder in recorders.items()}
+
+    now = 10.0
+    assert await ended() == {"token": [], "late": [], "none": []}
+    wall += 580  # set forward: the token has 10 s left
+    now = 15.0
+    assert await ended() == {"token": [], "late": [], "none": []}
+    now = 20.0
+    assert await ended() == {"token": ["its token expires"], "late": [], "none": []}
+    wall -= 580  # set back: nothing lives longer
+    now = 30.0
+    assert (await ended())["late"] == []
+    wall += 8_500
+    now = 100.0
+    await ended()
+    now = 101.0
+    assert await ended() == {"token": ["its token expires"], "late": ["its token expires"], "none": []}
+    now = 701.0
+    assert (await ended())["none"] == ["it has reached the maximum lifetime"]
 
 
 async def test_n82_a_seat_whose_end_has_come_is_closed_at_once() -> None:

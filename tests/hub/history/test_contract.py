@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
+    from hub.clocks import Dates
     from hub.history.base import History
 
 KINDS = ("memory", "sqlite", "redis")
@@ -560,9 +561,45 @@ async def later(node: Any, seconds: float) -> None:
         for seen, time in await client.zrange(key, 0, -1, withscores=True):
             await client.zadd(key, {seen: time - seconds * 1_000})
     else:
-        timed = node._commits if isinstance(node, SqliteHistory) else node
-        clock = timed._clock
-        timed._clock = lambda: clock() + seconds
+        dates = _dates(node)
+        system, steady = dates._system, dates._steady
+        dates._system, dates._steady = lambda: system() + seconds, lambda: steady() + seconds
+
+
+def _dates(node: Any) -> Dates:
+    dates: Dates = (node._commits if isinstance(node, SqliteHistory) else node)._dates
+    return dates
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "redis"])  # which has the clock of its server
+async def test_a_system_clock_that_is_set_deletes_nothing(kind: str, new_url: Callable[[str], str]) -> None:
+    year = 365 * 86_400.0
+    async with nodes(new_url(kind), idempotency_window=3_600.0, max_age=7_200.0) as (node,):
+        [before] = await node.append(named("a"))
+        dates = _dates(node)
+        system = dates._system
+        for ahead in (year, 0.0):
+            dates._system = lambda ahead=ahead: system() + ahead  # type: ignore[misc]
+            assert await node.append(named("a")) == []  # the id is not forgotten either
+            [entry] = await node.append(named(f"at {ahead}"))
+            assert abs(entry.time - before.time - ahead * 1_000) < 600_000
+            assert await node.prune(max_updates=9, max_bytes=2**30, max_age=7_200) == 0
+        assert ids_of(await everything(node)) == ["a", f"at {year}", "at 0.0"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "redis"])
+async def test_ages_go_on_after_the_system_clock_was_set(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), max_age=7_200.0) as (node,):
+        await node.append(named("a"))
+        dates = _dates(node)
+        system = dates._system
+        dates._system = lambda: system() + 1e6
+        await node.append(named("b"))
+        await later(node, 7_100)
+        assert ids_of(await everything(node)) == ["a", "b"]
+        await later(node, 200)
+        await node.append(named("c"))
+        assert ids_of(await everything(node)) == ["c"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
