@@ -29,7 +29,7 @@ _NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
 class HeadLimit:
     """What is left of the limits: `max_head` bytes, and `max_fields` header fields."""
 
-    __slots__ = ("_has_advanced", "_in_request_line", "_left", "_max_fields", "_max_head")
+    __slots__ = ("_begins", "_has_advanced", "_in_request_line", "_left", "_max_fields", "_max_head")
 
     def __init__(self, *, max_head: int, max_fields: int) -> None:
         self._max_head = max_head
@@ -37,6 +37,7 @@ class HeadLimit:
         self._left = max_head
         self._has_advanced = False  # whether the parser has reported anything of the last part
         self._in_request_line: bool | None = None  # whether the parser is in one; None between requests
+        self._begins = False  # whether it began in the last part, perhaps after empty lines
 
     # -- before and after the parser
 
@@ -73,13 +74,15 @@ class HeadLimit:
             if target * 2 > self._max_head:
                 raise TargetTooLong(f"the request target has {target} bytes; a head may have {self._max_head}")
             raise HeadTooLarge(f"the head of the request, or its trailers, have more than {self._max_head} bytes")
-        self._in_request_line = self._in_request_line and b"\n" not in part.lstrip(b"\r\n")
+        if self._in_request_line:
+            self._in_request_line = b"\n" not in (part.lstrip(b"\r\n") if self._begins else part)
+            self._begins = False
 
     # -- what the parser reports
 
     def begin_message(self) -> None:
         """Begin a request, perhaps behind another one in the same part."""
-        self._in_request_line = not self._has_advanced
+        self._in_request_line, self._begins = not self._has_advanced, True
 
     def add_field(self, present: int) -> None:
         """Allow one more header field or trailer, if `present` of them came before.
