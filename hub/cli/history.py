@@ -303,7 +303,12 @@ def _table(stats: Stats) -> str:
 
 
 def _moment(entry: Entry) -> str:
-    return datetime.fromtimestamp(entry.time / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Return the time of an entry; one that was imported before may have any."""
+    try:
+        moment = datetime.fromtimestamp(entry.time / 1_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{entry.time:,} ms after 1970"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _age(seconds: float) -> str:

@@ -65,6 +65,7 @@ BATCH_BYTES: Final = 2**22
 """Approximate bytes after which a batch ends, even if it has fewer updates."""
 
 _Int64 = Annotated[int, Field(ge=0, lt=2**63)]
+_YEAR_10000: Final = 253_402_300_800_000  # in ms since 1970; no date in a Parquet file or in Python is later
 
 
 class Step(NamedTuple):
@@ -268,7 +269,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(strict=True)
 
     position: _Int64
-    time: _Int64
+    time: Annotated[int, Field(ge=0, lt=_YEAR_10000)]
     id: str = Field(min_length=1)
     topics: list[str] = Field(min_length=1)
     private: bool

@@ -42,6 +42,10 @@ def respond(error: RequestError | HTTPException, request: Request, hub: Hub) -> 
             detail = f"the token is not valid here: {error.reason} (this reason is given in development mode only)"
         return problem(error.status, error.title, detail, headers)
     headers = dict(error.headers or {})
+    if error.status_code == 405:
+        # The router has a set, whose order differs between processes; Starlette's
+        # static files, of which the debugger consists, have no such field.
+        headers["Allow"] = ", ".join(sorted(headers.get("Allow", "GET, HEAD").split(", ")))
     details = {
         404: f"there is nothing at this path; the hub is at {settings.path}",
         405: f"the methods of this path are {headers.get('Allow')}",

@@ -254,6 +254,17 @@ def test_prune_prints_the_rest(log: str) -> None:
     assert [entry.update.id for entry in entries_of(log)] == ["urn:300"]
 
 
+@pytest.mark.parametrize("time", [253_402_300_799_999, 2**53, 2**63 - 1])
+def test_a_history_with_a_time_after_the_year_9999_can_be_looked_at(tmp_path: Path, time: int) -> None:
+    """An older version has imported such times."""
+    log = sqlite(tmp_path / "log")
+    fill(log, [replace(entry, time=time) for entry in made(3)])
+    shown = "9999-12-31 23:59:59 UTC" if time < 2**48 else f"{time:,} ms after 1970"
+    assert shown in run("stats", "--url", log).stdout
+    assert f"2 are left, from {shown} on" in run("prune", "--url", log, "--keep-updates", "2").stdout
+    assert [entry.time for entry in entries_of(log)] == [time] * 2
+
+
 def test_prune_needs_a_valid_bound(log: str) -> None:
     assert "--keep-updates 100000, --keep-bytes 500MB, --keep-age 30d" in told(run("prune", "--url", log), 2)
     assert "--keep-age: '5x' is not a duration, as in" in told(run("prune", "--keep-age", "5x", "--url", log), 2)
@@ -278,7 +289,7 @@ ENTRIES = st.lists(
             type=st.none() | TEXTS,
             retry=st.none() | st.integers(0, 2**63 - 1),
         ),
-        st.integers(0, 2**53),
+        st.integers(0, 253_402_300_799_999),
     ),
     max_size=9,
 )
@@ -645,6 +656,7 @@ LINE = {
         ({"position": 2**63}, "position: Input should be less than 9223372036854775808"),
         ({"position": "2"}, "position: Input should be a valid integer"),
         ({"time": 1.5}, "time: Input should be a valid integer"),
+        ({"time": 253_402_300_800_000}, "time: Input should be less than 253402300800000"),
         ({"id": 7}, "id: Input should be a valid string"),
         ({"id": ""}, "id: String should have at least 1 character"),
         ({"id": "a\nevent: x"}, r"id 'a\nevent: x' contains the control, format or surrogate character U+000A"),

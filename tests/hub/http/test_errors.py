@@ -344,6 +344,19 @@ async def test_n94_errors_unrelated_to_the_token_have_no_challenge(
     assert refused == [logging.INFO]
 
 
+async def test_the_methods_of_a_path_are_sorted() -> None:
+    async with application() as app:
+        for path, methods in (
+            (PATH, "GET, HEAD, POST, QUERY"),
+            (SUBSCRIPTIONS, "GET, HEAD"),
+            (f"{PATH}/health/ready", "GET, HEAD"),
+            (f"{PATH}/debug/debugger.js", "GET, HEAD"),
+        ):
+            answer = await send(app, Request("DELETE", path))
+            assert (answer.status, answer.headers["allow"]) == (405, methods)
+            assert answer.detail == f"the methods of this path are {methods}"
+
+
 @DIALECTS
 async def test_n94_n23_a_client_above_the_limit_gets_retry_after(classic: bool) -> None:
     async with application(classic=classic, max_connections=1) as app, follow(app, ("match", "a")):
