@@ -4,6 +4,7 @@
     ├── ConfigurationError (ValueError)    wrong settings: the hub does not start
     ├── NotRunning (RuntimeError)          the program uses a hub that is not running
     ├── PositionExpired (LookupError)      the history forgot entries after it
+    ├── EventTooLarge                      an event is larger than its reader takes
     └── RequestError                       the answer to a client
         ├── InvalidRequest          400    a field breaks a rule (N17, N41, N43 …)
         ├── InvalidPresentation     400    a token is sent in a malformed way (N93)
@@ -60,6 +61,10 @@ class NotRunning(HubError, RuntimeError):
 
 class PositionExpired(HubError, LookupError):
     """An error for a position if the history forgot some of the entries after it."""
+
+
+class EventTooLarge(HubError):
+    """An event of a stream, or what should be one, is larger than its reader takes."""
 
 
 class RequestError(HubError):

@@ -17,11 +17,13 @@ from hub.client.asynchronous import Client
 from hub.client.errors import ClientError, NoAnswer, NotAHub, Refused, Unreachable, Unsendable
 from hub.client.messages import Event
 from hub.client.synchronous import SyncClient
+from hub.errors import EventTooLarge
 
 __all__ = [
     "Client",
     "ClientError",
     "Event",
+    "EventTooLarge",
     "NoAnswer",
     "NotAHub",
     "Refused",

@@ -7,6 +7,8 @@ HubError
     ├── Unsendable (ValueError)          a text cannot be sent
     └── Unreachable (ConnectionError)    there is no connection, or it was lost
         └── NoAnswer (TimeoutError)      the hub does not answer in time
+
+A subscription may also raise `hub.errors.EventTooLarge`.
 """
 
 from __future__ import annotations

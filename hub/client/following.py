@@ -11,11 +11,12 @@ Does not belong here: sockets and sleeping, which differ in the two clients.
 from __future__ import annotations
 
 import logging
+import time
 from random import uniform
 from typing import TYPE_CHECKING, Final
 
 from hub.client.errors import NotAHub
-from hub.client.messages import Event
+from hub.client.messages import STREAM, Event, is_compressed
 from hub.protocol.data import patterns_of, require_topics
 from hub.protocol.events import ALL, Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
@@ -36,9 +37,10 @@ LONGEST_PAUSE: Final = 30.0
 """Seconds between attempts at most, unless the hub asks for more."""
 LONGEST_RETRY: Final = 3_600.0
 """The most seconds that an event may make the client wait."""
-SHORTEST_GROWING: Final = 0.1
-"""The pause in seconds from which pauses grow at least, while the hub does not answer.
-"""
+SHORTEST_PAUSE: Final = 0.1
+"""Seconds between attempts at least, whatever a hub or an update asks for."""
+SHORT_SECONDS: Final = 1.0
+"""A stream that ends within this time, without an event, counts as a failure."""
 JITTER: Final = 1.0, 1.5
 """A pause is lengthened by a random factor between these, so that clients which have
 lost the same hub do not return together."""
@@ -51,9 +53,10 @@ class Following:
     """One subscription.
 
     `retry` is the seconds before a reconnection, unless the hub says otherwise.  If it
-    does not `wait` for new updates, it is over when it has those of the history.
-    `on_open` is called when the hub has accepted the subscription, and `on_gap` with
-    the last id, or "", if updates may be missing.
+    does not `wait` for new updates, it is over when it has those of the history.  An
+    event has at most `max_event` bytes.  `on_open` is called when the hub has accepted
+    the subscription, and `on_gap` with the last id, or "", if updates may be missing.
+    `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -64,8 +67,10 @@ class Following:
         *,
         wait: bool,
         retry: float,
+        max_event: int,
         on_open: Callable[[], object] | None,
         on_gap: Callable[[str], object] | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         require_topics(topics)
         self.params = (*(("topic", topic) for topic in topics), *patterns_of(matchers))
@@ -74,15 +79,18 @@ class Following:
         self._retry = retry
         self._on_open = on_open
         self._on_gap = on_gap
-        self._blocks = Blocks()
+        self._max_event = max_event
+        self._clock = clock
+        self._blocks = Blocks(max_event)
         self._has_begun = False  # whether the hub has ever accepted the subscription
-        self._is_open = False  # whether it has, on this connection
-        self._failures = 0  # the number of attempts since it last did
+        self._opened: float | None = None  # when it has, on this connection
+        self._has_event = False  # whether this connection has brought an event
+        self._failures = 0  # the number of attempts since a stream brought an event, or lasted
         self._least = 0.0  # the pause that a refusal asks for, in seconds
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers of the next request."""
-        headers = [(b"Accept", b"text/event-stream")]
+        headers = [*STREAM]
         if self._cursor:
             headers.append((b"Last-Event-ID", self._cursor.encode("utf-8")))
         if not self._wait:
@@ -94,12 +102,14 @@ class Following:
         type = response.headers.get("Content-Type", "")
         if type.partition(";")[0].strip().lower() != "text/event-stream":
             raise NotAHub(f"the response is not an event stream: its type is {shown(type)}")
+        if is_compressed(response.headers):
+            raise NotAHub("the stream is compressed, which was not asked for")
         if not (self._wait or "wait=0" in response.headers.get("Preference-Applied", "")):
             raise NotAHub("the hub does not know `Prefer: wait=0`, so its stream would not end")
         had_begun, self._has_begun = self._has_begun, True
-        self._is_open = True
-        self._failures, self._least = 0, 0.0
-        self._blocks = Blocks()
+        self._opened, self._has_event = self._clock(), False
+        self._least = 0.0
+        self._blocks = Blocks(self._max_event)
         raw = {name.lower(): value for name, value in reversed(response.headers.raw)}
         answered = next((raw[name] for name in _CURSORS if name in raw), None)
         asked = self._cursor
@@ -119,6 +129,7 @@ class Following:
                 self._cursor = block.id
             milliseconds = self._note_retry(block)
             if block.data is not None:  # otherwise it is no event
+                self._has_event = True
                 yield Event(block.type or "message", block.data, self._cursor, milliseconds)
 
     def end(self) -> bool:
@@ -126,7 +137,10 @@ class Following:
         # The lines after the last event count too.
         block = parse_block(self._blocks.unfinished())
         self._note_retry(block)
-        self._blocks, self._is_open = Blocks(), False
+        if self._opened is not None:
+            lasted = self._has_event or self._clock() - self._opened >= SHORT_SECONDS
+            self._failures = 0 if lasted else self._failures + 1
+        self._blocks, self._opened = Blocks(self._max_event), None
         return not self._wait and _ALL in block.comments
 
     def refused(self, error: Refused) -> None:
@@ -140,13 +154,11 @@ class Following:
         """Note that the connection is lost; raise the error if there never was one."""
         if not self._has_begun:
             raise error
-        self._failures += not self._is_open
+        self._failures += self._opened is None
 
     def pause(self) -> float:
         """Return the seconds before the next connection."""
-        longest = max(LONGEST_PAUSE, self._retry)
-        # An update may set a retry of 0, with which nothing would grow.
-        first = max(self._retry, SHORTEST_GROWING) if self._failures else self._retry
+        longest, first = max(LONGEST_PAUSE, self._retry), max(self._retry, SHORTEST_PAUSE)
         grown = min(longest, first * 2.0 ** min(self._failures, 16))
         seconds = max(self._least, grown) * uniform(*JITTER)  # noqa: S311
         log.info("the connection has ended; the next one begins in %.1f s", seconds)

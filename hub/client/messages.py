@@ -10,12 +10,13 @@ from urllib.parse import urlencode
 
 import httpx2
 
-from hub.client.errors import NoAnswer, Refused, Unreachable, Unsendable
+from hub.client.errors import NoAnswer, NotAHub, Refused, Unreachable, Unsendable
 from hub.protocol.data import data_text, require_topics, to_json
 from hub.protocol.updates import require_updates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from typing import Self
 
     from hub.protocol.data import Data
     from hub.protocol.updates import Update
@@ -27,6 +28,12 @@ Some hubs send a heartbeat only every 40 s.
 """
 FORM: Final = (b"Content-Type", b"application/x-www-form-urlencoded")
 LINES: Final = (b"Content-Type", b"application/x-ndjson")
+IDENTITY: Final = (b"Accept-Encoding", b"identity")
+STREAM: Final = ((b"Accept", b"text/event-stream"), IDENTITY, (b"Cache-Control", b"no-cache"))
+"""Header fields of each request for a stream; browsers send the same cache mode."""
+MAX_REFUSAL: Final = 2**16
+"""Bytes that are read of a refusal; more are dropped."""
+_LONGEST_DETAIL: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,33 +82,109 @@ def lines_of(updates: Iterable[Update]) -> bytes:
     return "".join(to_json(line) + "\n" for line in lines).encode("utf-8")
 
 
-def ids_in(response: httpx2.Response) -> list[str]:
-    """Return the ids in the answer to lines of JSON.  Raises `Refused`."""
-    check(response)
-    return response.text.split("\n")[:-1]
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was read of a response: all of it, or somewhat more than a limit."""
+
+    status: int
+    headers: httpx2.Headers
+    reason: str
+    """The reason phrase of the status."""
+    content: bytes
+    is_whole: bool
+
+    @classmethod
+    def of(cls, response: httpx2.Response, content: bytes | bytearray, *, is_whole: bool) -> Self:
+        """Return what was read of a response."""
+        return cls(response.status_code, response.headers, response.reason_phrase, bytes(content), is_whole)
+
+    @property
+    def text(self) -> str:
+        """The content as text; "" if it is compressed, which nobody has asked for."""
+        return "" if is_compressed(self.headers) else self.content.decode("utf-8", "replace")
 
 
-def check(response: httpx2.Response) -> None:
-    """Raise `Refused` unless the status of a response, which is read, is 200."""
-    if response.status_code != 200:
-        raise refusal(response)
+def parts_of(response: httpx2.Response) -> Iterable[bytes]:
+    """Return the parts of a response as they arrive, without decompressing them.
+
+    A transport of a program may have read the response already.
+    """
+    return [response.content] if response.is_stream_consumed else response.iter_raw()
 
 
-def refusal(response: httpx2.Response) -> Refused:
-    """Return the error for a response that was read: the hub's own words."""
-    if response.is_redirect:
-        return Refused(response.status_code, "this is not the URL of a hub, which usually ends in /.well-known/mercure")
+async def aparts_of(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Yield the parts of a response as they arrive; see `parts_of`."""
+    if response.is_stream_consumed:
+        yield response.content
+        return
+    async for part in response.aiter_raw():
+        yield part
+
+
+def read(response: httpx2.Response, most: int) -> Answer:
+    """Read a response, or somewhat more than `most` bytes of it."""
+    content = bytearray()
+    for part in parts_of(response):
+        content += part
+        if len(content) > most:
+            return Answer.of(response, content, is_whole=False)
+    return Answer.of(response, content, is_whole=True)
+
+
+async def aread(response: httpx2.Response, most: int) -> Answer:
+    """Read a response, or somewhat more than `most` bytes of it."""
+    content = bytearray()
+    async for part in aparts_of(response):
+        content += part
+        if len(content) > most:
+            return Answer.of(response, content, is_whole=False)
+    return Answer.of(response, content, is_whole=True)
+
+
+def longest_answer(request: bytes) -> int:
+    """Return how many bytes the answer to a request to publish may have.
+
+    They are enough for the ids in the request, and for the ids that the hub makes.
+    """
+    return MAX_REFUSAL + len(request) + 64 * request.count(b"\n")
+
+
+def is_compressed(headers: httpx2.Headers) -> bool:
+    """Return whether a response is compressed, although that was not asked for."""
+    return headers.get("Content-Encoding", "identity").lower() != "identity"
+
+
+def ids_in(answer: Answer) -> list[str]:
+    """Return the ids in the answer to lines of JSON.  Raises `Refused` or `NotAHub`."""
+    return id_in(answer).split("\n")[:-1]
+
+
+def id_in(answer: Answer) -> str:
+    """Return the id in the answer to a form.  Raises `Refused` or `NotAHub`."""
+    if answer.status != 200:
+        raise refusal(answer)
+    if not answer.is_whole:
+        raise NotAHub(f"the answer to a publish has more than {len(answer.content):,} bytes")
+    if is_compressed(answer.headers):
+        raise NotAHub("the answer is compressed, which was not asked for")
+    return answer.text
+
+
+def refusal(answer: Answer) -> Refused:
+    """Return the error for an answer: the hub's own words."""
+    if answer.status // 100 == 3 and "Location" in answer.headers:
+        return Refused(answer.status, "this is not the URL of a hub, which usually ends in /.well-known/mercure")
     try:
-        detail = str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        detail = " ".join(response.text.split())[:200] or response.reason_phrase
-    return Refused(response.status_code, detail, retry_after(response))
+        detail = str(json.loads(answer.text)["detail"])[:_LONGEST_DETAIL]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        detail = " ".join(answer.text.split())[:200] or answer.reason
+    return Refused(answer.status, detail, retry_after(answer.headers))
 
 
-def retry_after(response: httpx2.Response) -> float:
+def retry_after(headers: httpx2.Headers) -> float:
     """Return the seconds of `Retry-After`, up to a minute; 0 if there is none."""
-    text = response.headers.get("Retry-After", "")
-    return min(60.0, float(text)) if text.isascii() and text.isdigit() else 0.0
+    text = headers.get("Retry-After", "")
+    return min(60.0, float(text)) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
 
 
 @contextmanager

@@ -9,7 +9,23 @@ import httpx2
 
 from hub.client.errors import Unreachable
 from hub.client.following import Following
-from hub.client.messages import FORM, LINES, SILENCE, check, form_of, ids_in, lines_of, refusal, sending
+from hub.client.messages import (
+    FORM,
+    IDENTITY,
+    LINES,
+    MAX_REFUSAL,
+    SILENCE,
+    form_of,
+    id_in,
+    ids_in,
+    lines_of,
+    longest_answer,
+    parts_of,
+    read,
+    refusal,
+    sending,
+)
+from hub.protocol.events import MAX_EVENT
 
 if TYPE_CHECKING:
     import ssl
@@ -17,7 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from hub.client.messages import Event
+    from hub.client.messages import Answer, Event
     from hub.protocol.data import Data, Matchers
     from hub.protocol.updates import Update
 
@@ -28,7 +44,8 @@ class SyncClient:
     Without `token` it can only read public updates, if the hub allows that.  A function
     as `token` is called before each request, so that it can return a new one.  `retry`
     is the seconds before a reconnection, unless the hub says otherwise, and `timeout`
-    those that an answer may take.  `headers` are sent with each request.  `ssl_context`
+    those that an answer may take.  `max_event` is the most bytes that an event may
+    have.  `headers` are sent with each request.  `ssl_context`
     has your own certificate authorities; `transport` replaces the network.
 
     Threads may share a client.  Its methods raise `Refused` if the hub refuses a
@@ -43,6 +60,7 @@ class SyncClient:
         token: str | Callable[[], str] | None = None,
         retry: float = 1.0,
         timeout: float = 30.0,
+        max_event: int = MAX_EVENT,
         headers: Mapping[str, str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         transport: httpx2.BaseTransport | None = None,
@@ -50,6 +68,7 @@ class SyncClient:
         self._url = url
         self._token = token
         self._retry = retry
+        self._max_event = max_event
         self._http = httpx2.Client(
             timeout=httpx2.Timeout(timeout, read=SILENCE),
             limits=httpx2.Limits(max_connections=None),  # a subscription keeps one
@@ -85,9 +104,8 @@ class SyncClient:
         The first topic is the canonical one; `retry` is in ms.  A dict or list as data
         is sent as compact JSON.  Raises TypeError for data of another type.
         """
-        response = self._post(form_of(topics, data, private=private, id=id, type=type, retry=retry), content_type=FORM)
-        check(response)
-        return response.text
+        form = form_of(topics, data, private=private, id=id, type=type, retry=retry)
+        return id_in(self._post(form, content_type=FORM))
 
     def publish_many(self, updates: Iterable[Update]) -> list[str]:
         """Publish updates in one request, all or none, and return their ids.
@@ -128,11 +146,19 @@ class SyncClient:
         the connection was lost before the first update.
 
         Raises an error if the first connection fails, or if the hub refuses the
-        subscription; `NotAHub` if the response is no event stream.  Follows no
+        subscription; `NotAHub` if the response is no event stream; `EventTooLarge` for
+        an event of more than `max_event` bytes.  Follows no
         redirect, so that the token stays where it is.
         """
         following = Following(
-            topics, matchers, last_event_id, wait=wait, retry=self._retry, on_open=on_open, on_gap=on_gap
+            topics,
+            matchers,
+            last_event_id,
+            wait=wait,
+            retry=self._retry,
+            max_event=self._max_event,
+            on_open=on_open,
+            on_gap=on_gap,
         )
         while True:
             headers = following.headers() + self._credentials()
@@ -143,21 +169,23 @@ class SyncClient:
                 ):
                     if response.status_code == 200:
                         following.begin(response)
-                        for part in response.iter_bytes():
+                        for part in parts_of(response):
                             yield from following.feed(part)
                     else:
-                        response.read()
-                        following.refused(refusal(response))
+                        following.refused(refusal(read(response, MAX_REFUSAL)))
             except Unreachable as error:
                 following.lost(error)
             if following.end():
                 return
             time.sleep(following.pause())
 
-    def _post(self, content: bytes, *, content_type: tuple[bytes, bytes]) -> httpx2.Response:
-        headers = [content_type, *self._credentials()]
-        with sending():
-            return self._http.post(self._url, content=content, headers=headers, timeout=self._answer)
+    def _post(self, content: bytes, *, content_type: tuple[bytes, bytes]) -> Answer:
+        headers = [content_type, IDENTITY, *self._credentials()]
+        with (
+            sending(),
+            self._http.stream("POST", self._url, content=content, headers=headers, timeout=self._answer) as response,
+        ):
+            return read(response, longest_answer(content))
 
     def _credentials(self) -> list[tuple[bytes, bytes]]:
         token = self._token() if callable(self._token) else self._token

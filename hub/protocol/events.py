@@ -20,7 +20,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hub.errors import EventTooLarge
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hub.protocol.updates import Update
 
 HEARTBEAT: Final = b":\n"
@@ -29,6 +33,8 @@ LOST: Final = b": this subscriber fell behind the history, and updates were lost
 """The last line of a stream that lost updates, because it fell behind the history."""
 ALL: Final = b": all\n"
 """The last line of a complete response with `Prefer: wait=0` (hub.http.replay)."""
+MAX_EVENT: Final = 2**26
+"""The most bytes of an event that a reader takes, unless it is told otherwise."""
 
 
 def retry(seconds: float) -> bytes:
@@ -73,34 +79,55 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """A splitter of an event stream into blocks, at blank lines.
+    """A splitter of an event stream into blocks, at blank lines, in linear time.
 
     A line ends with CR, LF or CRLF.  If the stream ends within a block, that block is
-    never returned, because it is not an event.
+    never returned, because it is not an event.  A block has at most `most` bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_EVENT) -> None:
+        self._most = most
         # The bytes after the last blank line.
-        self._rest = b""
+        self._rest = bytearray()
         # Whether a block was returned, and whether the last byte was a CR.  An LF after
         # it belongs to the same line end.
         self._has_begun = self._after_cr = False
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the blocks that end in `data`, without their blank lines.
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the blocks that end in `data`, without their blank lines.
 
-        Lines in them end with LF.  A byte order mark before the first block is removed.
+        Must be iterated to its end before the next call.  Lines in the blocks end with
+        LF.  A byte order mark before the first block is removed.  Raises EventTooLarge
+        after the blocks before one of more than `most` bytes.
         """
         text = data.removeprefix(b"\n") if self._after_cr else data
         if data:  # the whole of it counts: an LF that was removed has ended the line
             self._after_cr = data.endswith(b"\r")
+        if not text:
+            return
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *blocks, self._rest = (self._rest + text).split(b"\n\n")
-        if blocks and not self._has_begun:
-            blocks[0] = blocks[0].removeprefix(b"\xef\xbb\xbf")
-            self._has_begun = True
-        return blocks
+        blocks: list[bytes] = []
+        # A blank line is in the new part, or begins with the last byte before it.
+        if b"\n\n" in text or (text.startswith(b"\n") and self._rest.endswith(b"\n")):
+            *blocks, text = (bytes(self._rest) + text).split(b"\n\n")
+            if not self._has_begun:
+                blocks[0] = blocks[0].removeprefix(b"\xef\xbb\xbf")
+                self._has_begun = True
+            self._rest.clear()
+        self._rest += text
+        for block in blocks:
+            self._require(len(block))
+            yield block
+        self._require(len(self._rest) - 1)  # the line end of its last line is no part of a block
+
+    def _require(self, size: int) -> None:
+        if size > self._most:
+            raise EventTooLarge(f"an event has more than {self._most:,} bytes")
+
+    def ends_with(self, line: bytes) -> bool:
+        """Return whether the bytes after the last block end with `line`."""
+        return self._rest.endswith(line)
 
     def unfinished(self) -> bytes:
         """Return the complete lines after the last block.
@@ -108,7 +135,7 @@ class Blocks:
         They are no event.  But a `retry` in them counts already, and a comment is
         complete.
         """
-        lines = self._rest[: self._rest.rfind(b"\n") + 1].removesuffix(b"\n")
+        lines = bytes(self._rest[: self._rest.rfind(b"\n") + 1]).removesuffix(b"\n")
         return lines if self._has_begun else lines.removeprefix(b"\xef\xbb\xbf")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
+from hub.protocol.events import MAX_EVENT
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
@@ -38,12 +39,16 @@ _JWT: Final = re.compile(r"(?i)^\s*(bearer\s+)?ey[\w-]+\.[\w-]+\.")
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """Where a hub is, and where its token is; `retries` bounds consecutive failures."""
+    """Where a hub is, and where its token is.
+
+    `retries` bounds consecutive failures, and `max_event` the bytes of an event.
+    """
 
     url: str
     token_env: str | None = None
     token_file: str | None = None
     retries: int = 8
+    max_event: int = MAX_EVENT
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the header with the token.
@@ -91,7 +96,7 @@ def _host() -> str:
 
 
 def parse_connection(options: Mapping[str, str]) -> SparkOptions:
-    """Parse the options url, tokenEnv, tokenFile and retries.
+    """Parse the options url, tokenEnv, tokenFile, retries and maxEventBytes.
 
     Raises BadInput, whose text never has a token.
     """
@@ -114,7 +119,8 @@ def parse_connection(options: Mapping[str, str]) -> SparkOptions:
         raise BadInput("only one of the options tokenEnv and tokenFile can be given")
     if _JWT.match(env or "") or _JWT.match(file or ""):
         raise BadInput("tokenEnv must name an environment variable and tokenFile a file, and not be the token")
-    return SparkOptions(url, env, file, retries=whole_number(options, "retries", 8, least=0))
+    retries, most = whole_number(options, "retries", 8, least=0), MAX_EVENT
+    return SparkOptions(url, env, file, retries, whole_number(options, "maxEventBytes", most, least=1))
 
 
 def require_known(options: Mapping[str, str], *known: str) -> None:
@@ -122,7 +128,7 @@ def require_known(options: Mapping[str, str], *known: str) -> None:
 
     Options that Spark passes on are ignored.
     """
-    names = {"url", "tokenEnv", "tokenFile", "retries", *known}
+    names = {"url", "tokenEnv", "tokenFile", "retries", "maxEventBytes", *known}
     # parse_connection() has its own message for `token`.
     ours = {name.lower() for name in names} | {"token", "checkpointlocation", "queryname"}
     for name in options:

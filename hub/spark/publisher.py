@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
-from hub.client.messages import retry_after
+from hub.client.messages import IDENTITY, longest_answer, read, retry_after
 from hub.spark.errors import NotTaken
 from hub.spark.retry import PASSING, Attempts, reason_of, said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hub.client.messages import Answer
     from hub.spark.options import SparkOptions
 
 
@@ -50,39 +51,40 @@ class Publisher:
                 self._publish_one(part[0], done)
                 done += 1
                 continue
-            response = self._post(b"\n".join(part), b"application/x-ndjson")
-            if response.status_code == 200:
+            answer = self._post(b"\n".join(part), b"application/x-ndjson")
+            if answer.status == 200:
                 done += len(part)
-            elif response.status_code == 413 and len(part) > 1:
+            elif answer.status == 413 and len(part) > 1:
                 self.most = len(part) // 2  # this hub accepts fewer
-            elif response.status_code in (400, 415) and _NUMBER.match(said(response)) is None:
+            elif answer.status in (400, 415) and _NUMBER.match(said(answer)) is None:
                 # 400 or 415 without the number of a line: another hub, which expected a
                 # form; or this hub, and the only line is invalid.  A form shows which.
                 self._publish_one(part[0], done)
                 self.takes_lines = False
                 done += 1
             else:
-                raise _not_taken(response, done)
+                raise _not_taken(answer, done)
 
     def _publish_one(self, line: bytes, index: int) -> None:
         """Publish one update as a form."""
-        response = self._post(as_form(json.loads(line)), b"application/x-www-form-urlencoded")
-        if response.status_code != 200:
-            raise _not_taken(response, index)
+        answer = self._post(as_form(json.loads(line)), b"application/x-www-form-urlencoded")
+        if answer.status != 200:
+            raise _not_taken(answer, index)
 
-    def _post(self, body: bytes, type: bytes) -> httpx2.Response:
+    def _post(self, body: bytes, type: bytes) -> Answer:
         """Send a request until it has an answer that is not temporary."""
         while True:
             try:
-                headers = [(b"Content-Type", type), *self._connection.headers()]
-                response = self._client.post(self._connection.url, content=body, headers=headers)
+                headers = [(b"Content-Type", type), IDENTITY, *self._connection.headers()]
+                with self._client.stream("POST", self._connection.url, content=body, headers=headers) as response:
+                    answer = read(response, longest_answer(body))
             except httpx2.TransportError as error:
                 reason, wait = reason_of(error), 0.0
             else:
-                if response.status_code not in PASSING:
+                if answer.status not in PASSING:
                     self._attempts.succeeded()
-                    return response
-                reason, wait = f"{response.status_code}: {said(response)}", retry_after(response)
+                    return answer
+                reason, wait = f"{answer.status}: {said(answer)}", retry_after(answer.headers)
             self._attempts.failed(reason, wait)
 
     def close(self) -> None:
@@ -94,12 +96,12 @@ _NUMBER: Final = re.compile(r"update (\d+): ")
 """The beginning of this hub's reason if one of many lines is invalid."""
 
 
-def _not_taken(response: httpx2.Response, before: int) -> NotTaken:
+def _not_taken(answer: Answer, before: int) -> NotTaken:
     """Return the error for a response; `before` updates were published already."""
-    text = said(response)
+    text = said(answer)
     found = _NUMBER.match(text)
-    index = before + int(found[1]) - 1 if found else None if response.status_code in (401, 403) else before
-    return NotTaken(response.status_code, text[found.end() :] if found else text, index)
+    index = before + int(found[1]) - 1 if found else None if answer.status in (401, 403) else before
+    return NotTaken(answer.status, text[found.end() :] if found else text, index)
 
 
 def as_form(update: Mapping[str, Any]) -> bytes:

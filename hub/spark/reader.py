@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx2
 
-from hub.client.messages import retry_after
-from hub.protocol.events import Blocks, parse_block
+from hub.client.messages import MAX_REFUSAL, STREAM, read, retry_after
+from hub.errors import EventTooLarge
+from hub.protocol.events import ALL, MAX_EVENT, Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
 from hub.spark.errors import DataLoss, Refused, Silent
 from hub.spark.options import OFF, REQUIRED, SparkOptions
@@ -81,21 +82,21 @@ class EventParser:
     """Parses the bytes of an event stream, however they are split (N26).
 
     A comment in JSON before an event is its metadata, if `metadata` says that the hub
-    has applied the preference `metadata`.
+    has applied the preference `metadata`.  An event has at most `most` bytes.
     """
 
-    def __init__(self, *, metadata: bool = False) -> None:
-        self._blocks = Blocks()
+    def __init__(self, *, metadata: bool = False, most: int = MAX_EVENT) -> None:
+        self._blocks = Blocks(most)
         self._metadata = metadata
         self.last_event_id = ""  # stays until another event has an id
         self.is_complete = False  # whether the hub has said that this is all
 
     def feed(self, data: bytes) -> list[Event]:
-        """Return the events that `data` completes."""
+        """Return the events that `data` completes.  Raises EventTooLarge."""
         blocks = self._blocks.feed(data)
         # The last line, which no blank line follows.
-        if (lines := self._blocks.unfinished()).endswith(b": all"):
-            self.is_complete = "all" in parse_block(lines).comments
+        if self._blocks.ends_with(ALL):
+            self.is_complete = "all" in parse_block(self._blocks.unfinished()).comments
         return [event for block in blocks if (event := self._event(parse_block(block))) is not None]
 
     def _event(self, block: Block) -> Event | None:
@@ -124,8 +125,8 @@ def follow(
 
     Raises Silent if the hub does not say that this is all, and sends no event for
     `idle` seconds; DataLoss if it does not know the event, or the last one before a
-    lost connection; BadInput if metadata is REQUIRED and the hub has none; Refused;
-    Unreachable.
+    lost connection; BadInput if metadata is REQUIRED and the hub has none, or if an
+    event is too large; Refused; Unreachable.
     """
     attempts = Attempts(connection.url, connection.retries)
     with connection.open(read=idle) as client:
@@ -142,7 +143,7 @@ def follow(
                             raise BadInput(_TELLS_NO_METADATA)
                         _require_known(response, after)
                         begun, ends = True, "wait=0" in response.headers.get("Preference-Applied", "")
-                        parser, heard = EventParser(metadata=told), time.monotonic()
+                        parser, heard = EventParser(metadata=told, most=connection.max_event), time.monotonic()
                         for chunk in response.iter_raw():
                             if events := parser.feed(chunk):
                                 attempts.succeeded()
@@ -156,9 +157,12 @@ def follow(
                             if not ends and time.monotonic() > heard + idle:
                                 raise Silent(f"no event has come for {idle:g} seconds")
                     elif response.status_code in PASSING:
-                        reason, wait = f"{response.status_code}: {said(response)}", retry_after(response)
+                        answer = read(response, MAX_REFUSAL)
+                        reason, wait = f"{answer.status}: {said(answer)}", retry_after(answer.headers)
                     else:
-                        raise Refused(response.status_code, said(response))
+                        raise Refused(response.status_code, said(read(response, MAX_REFUSAL)))
+            except EventTooLarge as error:
+                raise BadInput(f"{error}: set the option maxEventBytes") from None
             except httpx2.ReadTimeout as error:
                 if begun and not ends:
                     raise Silent(f"no event has come for {idle:g} seconds") from None
@@ -174,8 +178,7 @@ def _cursor(id: str, metadata: str = OFF) -> list[tuple[bytes, bytes]]:
     return [
         (b"Last-Event-ID", id.encode("utf-8")),
         (b"Prefer", preference),
-        (b"Accept", b"text/event-stream"),
-        (b"Accept-Encoding", b"identity"),
+        *STREAM,
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from hub.spark.errors import Unreachable
 
 if TYPE_CHECKING:
-    import httpx2
+    from hub.client.messages import Answer
 
 LONGEST_PAUSE: Final = 5.0
 """The longest pause between two attempts, in seconds; the first is a twentieth
@@ -43,12 +43,12 @@ class Attempts:
         time.sleep(max(after, min(LONGEST_PAUSE, LONGEST_PAUSE / 20 * 2 ** (self._failed - 1))))
 
 
-def said(response: httpx2.Response) -> str:
+def said(answer: Answer) -> str:
     """Return the reason of a refusal: the detail of a problem document, or the text."""
-    text = response.read().decode("utf-8", "replace")
+    text = answer.text
     try:
         return str(json.loads(text)["detail"] or text)
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return text.strip()[:500]
 
 

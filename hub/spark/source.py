@@ -19,6 +19,7 @@
     idleTimeout      30        seconds without an event after which a hub that does not
                                say "all" (see hub.http.replay) is considered silent
     retries          8         consecutive attempts after the first one
+    maxEventBytes    67108864  an event with more bytes fails the query
     metadata         auto      auto: the last five columns are null if the hub does not
                                report them; required: the job then fails at once; off:
                                they are null

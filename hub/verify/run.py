@@ -50,7 +50,11 @@ class _Run:
         self.name = secrets.token_hex(8)  # part of the topics, so that runs do not mix
         self.nodes = [Node(url) for url in plan.urls]
         self.headers = {} if plan.token is None else {"Authorization": f"Bearer {plan.token}"}
-        self.stream_headers = self.headers | {"Accept": "text/event-stream"}
+        self.stream_headers = self.headers | {
+            "Accept": "text/event-stream",
+            "Accept-Encoding": "identity",
+            "Cache-Control": "no-cache",
+        }
         self.query = ""
         self.updates: list[Published] = []
         self.opening = self.closing = 0

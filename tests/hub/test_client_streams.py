@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
-from hub.client import Event, NotAHub, Refused, asynchronous, following, synchronous
+from hub.client import Event, EventTooLarge, NotAHub, Refused, asynchronous, following, synchronous
 from tests.hub.clients import CLIENTS
 from tests.waiting import HANG
 
@@ -45,15 +47,16 @@ class Server:
         self.requests.append(
             {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
         )
-        if self.streams:
-            stream = self.streams.pop(0)
-            writer.write(self._head)
-            for start in range(0, len(stream), self._size):
-                writer.write(stream[start : start + self._size])
-                await writer.drain()
-        else:
-            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
-        with contextlib.suppress(OSError):
+        await reader.readexactly(int(self.requests[-1].get("content-length", 0)))
+        with contextlib.suppress(OSError):  # a client may have read enough
+            if self.streams:
+                stream = self.streams.pop(0)
+                writer.write(self._head)
+                for start in range(0, len(stream), self._size):
+                    writer.write(stream[start : start + self._size])
+                    await writer.drain()
+            else:
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
             await writer.drain()
             writer.close()
 
@@ -150,12 +153,13 @@ async def test_the_retry_of_a_line_counts_even_if_the_stream_ends_before_its_fir
         b"\xef\xbb\xbfretry: 60\n", b"data: a\n\nretry: 70\n\n",
     )  # fmt: skip
     await read(new, Server(*streams, size=1))
-    assert pauses == [2.17, 2.17, 2.17, 3, 0.004, 0.06, 0.07]
+    # A stream without an event counts as a failure, so that its pause is longer.
+    assert pauses == [4.34, 8.68, 17.36, 30, 0.1, 0.2, 0.1]
     # Also if the connection is cut.
     pauses.clear()
     length = HEAD.replace(b"Connection: close", b"Content-Length: 1000")
     await read(new, Server(b"retry: 80\n", head=length))
-    assert pauses == [0.08]
+    assert pauses == [0.2]
 
 
 async def test_requests_ask_for_an_event_stream_in_utf_8(pauses: list[float], new: Callable[..., Any]) -> None:
@@ -213,13 +217,96 @@ async def test_pauses_grow_while_the_hub_refuses(pauses: list[float], new: Calla
     refusals = [answer(503)] * 10
     server = Answering(HEAD + b"retry: 1000\n", *refusals, EVENT, answer(503))
     assert len(await read(new, server)) == 1
-    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 1, 2]
+    assert pauses == [2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 1, 2]
+
+
+async def test_a_client_does_not_spin_if_its_streams_end_at_once(pauses: list[float], new: Callable[..., Any]) -> None:
+    zero = HEAD + b"id: 1\nretry: 0\ndata: a\n\n"
+    assert len(await read(new, Answering(zero, *[HEAD] * 12, zero, HEAD))) == 2
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30, 0.1, 0.2]
+
+
+def test_a_stream_that_lasts_is_no_failure_even_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "JITTER", (1.0, 1.0))
+    now = 0.0
+    stream = following.Following(
+        ["a"], {}, None, wait=True, retry=2, max_event=99, on_open=None, on_gap=None, clock=lambda: now
+    )
+    response = httpx2.Response(200, headers={"Content-Type": "text/event-stream"})
+    for seconds, pause in ((0.5, 4), (0.5, 8), (1.0, 2), (0.5, 4)):
+        stream.begin(response)
+        assert list(stream.feed(b":\n")) == []
+        now += seconds
+        assert not stream.end()
+        assert stream.pause() == pause
+
+
+ENDLESS = 2**22
+"""Bytes of an answer that a client must not read to its end."""
+
+
+def endless(status: int, *more: bytes) -> bytes:
+    head = f"HTTP/1.1 {status} X\r\nConnection: close\r\n".encode() + b"".join(line + b"\r\n" for line in more)
+    return head + b"\r\n" + b"x" * ENDLESS
+
+
+async def test_a_refusal_is_read_up_to_a_bound(pauses: list[float], new: Callable[..., Any]) -> None:
+    with pytest.raises(Refused, match=f"^403: {'x' * 200}$"):
+        await read(new, Answering(endless(403)))
+
+
+@pytest.mark.parametrize("status", [200, 403])
+async def test_an_answer_to_a_publish_is_read_up_to_a_bound(status: int, new: Callable[..., Any]) -> None:
+    async with Answering(endless(status), endless(status)).running() as url, new(url) as client:
+        for publish in (client.publish("a"), client.publish_lines(b'{"topic":"a"}')):
+            if status == 200:
+                with pytest.raises(NotAHub, match="the answer to a publish has more than"):
+                    await publish
+            else:
+                with pytest.raises(Refused, match=r"^403: x{200}$"):
+                    await publish
+
+
+async def test_the_ids_of_a_large_batch_fit_into_an_answer(new: Callable[..., Any]) -> None:
+    ids = "".join(f"urn:uuid:00000000-0000-0000-0000-{n:012}\n" for n in range(50_000)).encode()
+    whole = b"HTTP/1.1 200 X\r\nConnection: close\r\n\r\n" + ids
+    async with Answering(whole).running() as url, new(url) as client:
+        assert len(await client.publish_lines(b'{"topic":"a"}\n' * 50_000)) == 50_000
+
+
+async def test_a_compressed_answer_is_not_decompressed(pauses: list[float], new: Callable[..., Any]) -> None:
+    bomb = gzip.compress(b"x" * 10**6)
+    for status in (200, 403):
+        body = b"Content-Encoding: gzip\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + bomb
+        answer = f"HTTP/1.1 {status} Reason\r\n".encode() + body
+        with pytest.raises(NotAHub if status == 200 else Refused, match="is compressed" if status == 200 else "Reason"):
+            await read(new, Answering(answer))
+        async with Answering(answer).running() as url, new(url) as client:
+            with pytest.raises(NotAHub if status == 200 else Refused):
+                await client.publish("a")
+
+
+async def test_an_event_has_a_bound(pauses: list[float], new: Callable[..., Any]) -> None:
+    event = b"id: 1\ndata: " + b"x" * 1_000
+    async with Answering(HEAD + event + b"\n\n" + event * 3).running() as url, new(url, max_event=1_100) as client:
+        events = client.subscribe("a")
+        assert len((await anext(events)).data) == 1_000
+        with pytest.raises(EventTooLarge, match="more than 1,100 bytes"):
+            await anext(events)
+
+
+async def test_a_request_asks_for_no_cache_and_no_compression(pauses: list[float], new: Callable[..., Any]) -> None:
+    server = Server(b"data: a\n\n")
+    await read(new, server)
+    for headers in server.requests:
+        asked = {name: headers.get(name) for name in ("accept", "accept-encoding", "cache-control")}
+        assert asked == {"accept": "text/event-stream", "accept-encoding": "identity", "cache-control": "no-cache"}
 
 
 async def test_a_refusal_says_when_to_return(pauses: list[float], new: Callable[..., Any]) -> None:
     server = Answering(EVENT, answer(429, b"Retry-After: 7"), answer(503, b"Retry-After: x"), EVENT)
     assert len(await read(new, server)) == 2
-    assert pauses == [0, 7, 0.4, 0]
+    assert pauses == [0.1, 7, 0.4, 0.1]
 
 
 async def test_the_retry_of_an_update_cannot_stop_pauses_from_growing_or_last_for_years(
@@ -227,7 +314,7 @@ async def test_the_retry_of_an_update_cannot_stop_pauses_from_growing_or_last_fo
 ) -> None:
     zero, years = (HEAD + f"retry: {ms}\ndata: a\n\n".encode() for ms in (0, 10**17))
     assert len(await read(new, Answering(zero, answer(503), answer(503), years, answer(503)))) == 2
-    assert pauses == [0, 0.2, 0.4, 3_600, 3_600]
+    assert pauses == [0.1, 0.2, 0.4, 3_600, 3_600]
 
 
 async def test_updates_that_may_be_missing_without_a_cursor_are_a_gap(
@@ -244,7 +331,7 @@ async def test_a_refusal_that_cannot_pass_is_an_error(
 ) -> None:
     with pytest.raises(Refused, match=f"^{status}: no$"):
         await read(new, Answering(EVENT, answer(status)))
-    assert pauses == [0]
+    assert pauses == [0.1]
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -256,7 +343,8 @@ async def test_a_first_refusal_is_an_error(status: int, pauses: list[float], new
 
 async def test_a_pause_is_random_so_that_clients_do_not_return_together(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = [
-        following.Following([], {}, None, wait=True, retry=2, on_open=None, on_gap=None).pause() for _ in range(100)
+        following.Following([], {}, None, wait=True, retry=2, max_event=9, on_open=None, on_gap=None).pause()
+        for _ in range(100)
     ]
     assert 2 <= min(chosen) < 2.2
     assert 2.8 < max(chosen) <= 3

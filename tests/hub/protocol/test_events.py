@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from sse_starlette import ServerSentEvent
 
+from hub.errors import EventTooLarge
 from hub.protocol.events import HEARTBEAT, Blocks, frame, parse_block, retry
 from hub.protocol.updates import Update
 from tests.hub.test_event_stream import UPDATES
@@ -91,6 +94,38 @@ def test_an_event_stream_is_cut_at_blank_lines_in_any_chunks(end: str) -> None:
             pieces = [data[a:b] for a, b in pairwise([0, *cut, len(data)])]
             events = [parse_block(block) for piece in pieces for block in blocks.feed(piece)]
             assert [(event.id, event.data) for event in events if (event.id, event.data) != (None, None)] == EVENTS
+
+
+def test_each_part_of_a_large_event_costs_as_much_as_it_has_bytes() -> None:
+    part, blocks, peaks = b"x" * 2**12, Blocks(), []
+    for _ in range(2**24 // len(part)):
+        assert [*blocks.feed(part)] == []
+    tracemalloc.start()
+    for _ in range(101):
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        assert [*blocks.feed(part)] == []
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    tracemalloc.stop()
+    assert sorted(peaks)[50] < 2**16  # now and then, all of it may be moved
+    [block] = blocks.feed(b"\n\n")
+    assert len(block) == 2**24 + 101 * 2**12
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\r", b"x", b":", b"\n\n", b"\r\n"]), max_size=30), st.integers(1, 20))
+def test_an_event_has_at_most_so_many_bytes(pieces: list[bytes], most: int) -> None:
+    data = b"".join(pieces)
+    whole = [*Blocks().feed(data)]
+    rest = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")[-1]
+    fits = max(map(len, whole), default=0) <= most and len(rest) <= most + 1
+    for parts in ([data], [data[n : n + 1] for n in range(len(data))]):
+        blocks = Blocks(most)
+        found = (block for part in parts for block in blocks.feed(part))
+        if fits:
+            assert [*found] == whole
+        else:
+            with pytest.raises(EventTooLarge):
+                list(found)
 
 
 def test_n26_an_lf_after_a_cr_ends_no_second_line_and_hides_no_third() -> None:

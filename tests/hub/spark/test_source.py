@@ -478,6 +478,13 @@ def test_a_refusal_is_reported_and_not_retried(start_hub: Callable[..., HubProce
         list(follow(SparkOptions(hub.url), [("match_regexp", "a")], EARLIEST_ID, idle=5))
 
 
+def test_an_event_that_is_too_large_is_an_error_and_those_before_it_are_read(hub: HubProcess) -> None:
+    publish(hub, {"topic": "a", "data": "small"}, {"topic": "a", "data": "x" * 100_000})
+    with pytest.raises(BadInput, match="more than 9,999 bytes: set the option maxEventBytes"):
+        measure(source_of(hub, maxEventBytes="9999"), EARLIEST_ID)
+    measure(source_of(hub, maxEventBytes="200000"), EARLIEST_ID)
+
+
 def test_a_missing_hub_is_an_error(hub: HubProcess) -> None:
     hub.stop()
     with pytest.raises(Unreachable, match="2 times in a row"):
