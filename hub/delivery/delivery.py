@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from hub.turns import FairTurns, TimeSlices
 
 
+class FirstBytes(Protocol):
+    """Returns what a stream begins with."""
+
+    def __call__(self, *, ends: bool = False) -> bytes:
+        """Return the first bytes of a stream; `ends` says that it ends at once."""
+        ...
+
+
 class Announcer(Protocol):
     """The part of the hub that announces connections to subscribers of all nodes."""
 
@@ -64,7 +72,7 @@ class Delivery:
         announcer: Announcer,
         slices: TimeSlices,
         turns: FairTurns,
-        first_bytes: Callable[[], bytes],
+        first_bytes: FirstBytes,
         heartbeat: float,
         write_interval: float,
         clock: Callable[[], float],

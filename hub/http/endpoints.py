@@ -49,11 +49,10 @@ from hub.begun import Begun
 from hub.delivery.log_lines import shown_matchers
 from hub.delivery.subscriber import Subscriber, client_at
 from hub.errors import (
-    HistoryUnavailable,
     InvalidRequest,
     Misdirected,
     NotFound,
-    Undecided,
+    RequestError,
     UnsupportedContent,
 )
 from hub.http.replay import ReplayResponse
@@ -203,14 +202,16 @@ class Endpoints:
                 rated=rated,
                 log_context=log_context,
             )
-        except (HistoryUnavailable, Undecided) as error:
-            if not waits:
+        except RequestError as error:
+            if not waits or error.status != 503:
                 raise
-            # Not 503: EventSource reconnects after the end of a stream, with the same
-            # cursor, but never after a 503.
-            log.warning("a stream ended before it began", title=error.title, reason=error.reason)
+            # Not 503: clients reconnect after the end of a stream, with the same
+            # cursor, but most of them never after a 503; see `node.outage`.
+            hub.admission.outage.report(error)
             hub.observer.refused(error.kind())
-            ended = Response(hub.admission.first_bytes(), headers=STREAM_FIELDS, media_type="text/event-stream")
+            ended = Response(
+                hub.admission.first_bytes(ends=True), headers=STREAM_FIELDS, media_type="text/event-stream"
+            )
             ended.raw_headers += _cursor(cursor)
             return request.answer(ended)
         if waits:

@@ -21,6 +21,7 @@ from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.subscriber import ADDRESS
 from hub.errors import Busy, LimitExceeded
+from hub.node.outage import Outage
 from hub.protocol import events
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Admission:
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random
+        self.outage = Outage(settings.retry, clock=clock, random=random)
+        """Since when subscribers cannot be served."""
         # The rate of all clients together, and the rates of each; None without a limit.
         self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
         per_client = settings.connection_rate_per_client
@@ -128,15 +131,16 @@ class Admission:
         ends = now + lifetime * self._random.uniform(0.8, 1.0) if lifetime else math.inf
         return (expires, Ending.EXPIRED) if expires <= ends else (ends, Ending.MAX_LIFETIME)
 
-    def first_bytes(self) -> bytes:
+    def first_bytes(self, *, ends: bool = False) -> bytes:
         """Return the first bytes of a stream: a heartbeat, and a `retry:` field (N30).
 
         The time in the field is random, between half of the setting and one and a half
-        times it.  There is no field if the setting is 0.
+        times it.  If the stream `ends` at once, because of a fault of the hub, the time
+        is longer, the longer the fault lasts.  If the setting is 0, there is a field
+        during and after a fault only.
         """
-        seconds = self._settings.retry
-        retry = events.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
-        return events.HEARTBEAT + retry
+        seconds = self.outage.hint() if ends else self.outage.usual_hint()
+        return events.HEARTBEAT + (b"" if seconds is None else events.retry(seconds))
 
 
 class Ticket:

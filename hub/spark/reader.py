@@ -93,11 +93,12 @@ class EventParser:
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes.  Raises EventTooLarge."""
-        blocks = self._blocks.feed(data)
+        blocks = map(parse_block, self._blocks.feed(data))
+        events = [event for block in blocks if (event := self._event(block)) is not None]
         # The last line, which no blank line follows.
         if self._blocks.ends_with(ALL):
             self.is_complete = "all" in parse_block(self._blocks.unfinished()).comments
-        return [event for block in blocks if (event := self._event(parse_block(block))) is not None]
+        return events
 
     def _event(self, block: Block) -> Event | None:
         metadata = ""

@@ -119,7 +119,7 @@ class Case:
     async def take_seat(self, subscriber: Subscriber, holder: Stream) -> Seat:
         return Seat(subscriber, holder)
 
-    def first_bytes(self) -> bytes:
+    def first_bytes(self, *, ends: bool = False) -> bytes:
         return events.HEARTBEAT
 
     def begin(self, seat: Seat, position: int) -> None:
