@@ -120,7 +120,7 @@ class Hub:
         observers: list[Observer] = []
         if settings.event_log:
             observers.append(EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock))
-        self._log_lines = LogLines(audience, publishes=settings.log_publishes, clock=clock)
+        self._log_lines = LogLines(audience, publishes=settings.log_publishes, large=settings.large_update, clock=clock)
         self.observer = Observers(*observers, self._log_lines)
         self.publisher_turns = FairTurns(clock)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
@@ -174,6 +174,7 @@ class Hub:
         self._log_lines.trace(updates)
         stored = await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
         self.observer.published(updates, len(stored), self._clock() - began)
+        self._log_lines.warn_of_size(updates, publisher)
 
     async def check(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Raise `InvalidRequest` for the first update that breaks a rule.

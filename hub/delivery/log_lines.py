@@ -14,6 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from cachetools import TTLCache
 
 from hub import turns
 from hub.delivery.observer import Observer
@@ -34,6 +35,10 @@ log = structlog.stdlib.get_logger("hub")
 
 SHOWN_MATCHERS: Final = 5
 """Matchers of a connection or a grant that a line shows, and topics of an update."""
+MOST_WARNED: Final = 1_000
+"""Publishers that are remembered, because they were warned of large updates ..."""
+WARNED_SECONDS: Final = 3_600.0
+"""... within this time."""
 MOST_TRACED: Final = 10_000
 """Updates whose `traceparent` is kept until they are dispatched."""
 
@@ -42,14 +47,18 @@ class LogLines(Observer):
     """The log lines of one node.
 
     If `publishes` is true, requests to publish are logged at level info, and otherwise
-    at debug.  At debug, each update has a line too, when it was dispatched.  `clock`
-    returns monotonic seconds.
+    at debug.  At debug, each update has a line too, when it was dispatched.  Updates of
+    more than `large` bytes have a warning; 0 for none.  `clock` returns monotonic
+    seconds.
     """
 
-    def __init__(self, audience: Audience, *, publishes: bool, clock: Callable[[], float]) -> None:
+    def __init__(self, audience: Audience, *, publishes: bool, large: int, clock: Callable[[], float]) -> None:
         self._audience = audience
         self._publish_level = logging.INFO if publishes else logging.DEBUG
+        self._large = large
         self._clock = clock
+        # Publishers that were warned of large updates in the last hour.
+        self._warned: TTLCache[str, None] = TTLCache(MOST_WARNED, WARNED_SECONDS, timer=clock)
         # The `traceparent` of updates that this node has published, by their ids.
         self._traced: OrderedDict[str, str] = OrderedDict()
 
@@ -67,6 +76,20 @@ class LogLines(Observer):
                     self._traced.pop(update.id, None)
             while len(self._traced) > MOST_TRACED:
                 self._traced.popitem(last=False)
+
+    def warn_of_size(self, updates: Sequence[Update], publisher: str) -> None:
+        """Warn of large updates, once an hour for each publisher."""
+        if not self._large or publisher in self._warned:
+            return
+        largest = max(updates, key=lambda update: update.size)
+        if largest.size > self._large:
+            self._warned[publisher] = None
+            log.warning(
+                "a large update: some clients do not read it, and ask for it again and again (large_update)",
+                id=largest.id,
+                bytes=largest.size,
+                first_topic=f"{largest.topics[0]:.200}",
+            )
 
     def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
         """Log a request to publish."""

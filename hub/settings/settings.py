@@ -330,12 +330,13 @@ class Settings(BaseModel):
 
     connection_rate: ConnectionRate = Field(default=0.0, ge=0, le=1_000_000)
     """Subscribers that may connect per second, on average and in one burst; 0 for no
-    limit.  Excess subscribers get 503, after which EventSource never retries, so set it
-    above the largest reconnect burst.
+    limit.  The streams of excess subscribers end at once, so that they come back later;
+    those that do not wait get 503.
     """
     connection_rate_per_client: ConnectionRate = Field(default=0.0, ge=0, le=1_000_000)
     """Subscribers per second from one client, counted as in
-    `max_connections_per_client`; 0 for no limit.  Excess subscribers get 429.
+    `max_connections_per_client`; 0 for no limit.  Excess subscribers get 429, after
+    which EventSource and most libraries never retry.
     """
 
     drain: Seconds = Field(default=5.0, ge=0, le=DAY)
@@ -419,6 +420,12 @@ class Settings(BaseModel):
     log_publishes: bool = False
     """Whether there is a log line for each request to publish.  If not, it has the
     level debug.
+    """
+    large_update: Bytes = Field(default=60_000, ge=0, le=2**30)
+    """Bytes of an update above which the log has a warning, once an hour for each
+    publisher; 0 for none.  Some clients do not read large updates: two libraries for Go
+    stop at 64 KiB, Spring's at 256 KiB and aiohttp's at 512 KiB, until they get a
+    larger buffer.
     """
     log_decisions: bool = False
     """Whether there is a log line for each decision on what a client may do, with the

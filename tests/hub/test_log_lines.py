@@ -6,15 +6,21 @@ import json
 import logging
 import sys
 from base64 import urlsafe_b64decode
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
 
+from hub import Settings
+from hub.auth.grant import ANONYMOUS
 from hub.delivery import log_lines
 from hub.delivery.log_lines import LogLines
 from hub.delivery.stream import Stream
 from hub.development import DEVELOPMENT_KEY
+from hub.history.base import Retention
+from hub.history.memory import MemoryHistory
+from hub.hub import Hub
 from hub.logs import JsonFormatter, LoggedRequest, current_request, log_to_stdlib
 from hub.protocol.updates import Update
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish, scope_of
@@ -23,6 +29,8 @@ from tests.hub.signing import sign
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from hub.auth.grant import CompiledGrant
 
 pytestmark = pytest.mark.anyio
 
@@ -120,6 +128,35 @@ async def test_all_lines_of_a_request_have_one_id_and_other_lines_have_none(line
     [other] = lines.of("on its own")
     assert "request" not in other
     assert current_request.get() is None
+
+
+async def test_a_large_update_is_worth_a_line_an_hour_and_publisher(lines: Lines) -> None:
+    told = "a large update: some clients do not read it, and ask for it again and again (large_update)"
+    now = 0.0
+    hub = Hub(
+        Settings(dev=True, large_update=1_000),
+        MemoryHistory(Retention(100, 10**6)),
+        clock=lambda: now,
+        wall_clock=lambda: now,
+    )
+    anns, bobs = (replace(ANONYMOUS, publisher=name) for name in ("ann", "bob"))
+    async with hub.running():
+
+        async def append(grant: CompiledGrant, *sizes: int) -> int:
+            before = len(lines.of(told))
+            await hub.append([Update(("a",), "x" * size) for size in sizes], grant)
+            return len(lines.of(told)) - before
+
+        assert await append(anns, 200) == 0
+        assert await append(anns, 1, 2_000, 1) == 1
+        assert lines.of(told)[0]["bytes"] > 2_000
+        assert await append(anns, 2_000) == 0
+        assert await append(bobs, 2_000) == 1
+        now = 3_601.0
+        assert await append(anns, 2_000) == 1
+    async with application(large_update=0) as app:
+        await app.hub.publish(Update(("a",), "x" * 100_000))
+        assert len(lines.of(told)) == 3
 
 
 async def test_the_fields_of_a_line_count_before_those_of_its_request(lines: Lines) -> None:
@@ -311,7 +348,7 @@ def _form(fields: list[tuple[str, str]]) -> bytes:
 def test_the_traces_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
     lines.at(logging.DEBUG)
     monkeypatch.setattr(log_lines, "MOST_TRACED", 3)
-    observer = LogLines(None, publishes=False, clock=lambda: 0.0)  # type: ignore[arg-type]
+    observer = LogLines(None, publishes=False, large=0, clock=lambda: 0.0)  # type: ignore[arg-type]
     reset = current_request.set(LoggedRequest([(b"traceparent", TRACE.encode())], None, "POST", "/"))
     observer.trace([Update(("a",), id=str(n)) for n in range(5)])
     current_request.reset(reset)
