@@ -7,7 +7,9 @@ here: anything that changes while it lasts.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import lru_cache
+from ipaddress import IPv6Network
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hub.delivery.endings import Ending
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 ADDRESS: Final = "address "
 
 
+WIDER: Final = 56, 48
+"""Bits of the networks around one of 64 bits; each may use twice as much as the one
+before, although it has 256 times as many addresses."""
+
+
 class Client(NamedTuple):
     """A client that connections count for."""
 
@@ -32,12 +39,28 @@ class Client(NamedTuple):
     """`subject …` if its token has a subject, otherwise `address …`."""
     anonymous: bool = False
     """Whether it has no token."""
+    networks: tuple[str, ...] = ()
+    """The wider networks of an IPv6 address, which have shares of their own."""
 
 
 @lru_cache(1_024)
 def client_at(address: str, anonymous: bool = False) -> Client:
-    """Return the client with an address, and without the subject of a token."""
-    return Client(ADDRESS + address, anonymous)
+    """Return the client with an address, and without the subject of a token.
+
+    A household often has a network of 56 bits, and a rented server one of 48 bits.
+    """
+    networks: list[str] = []
+    if address.endswith("/64"):
+        with suppress(ValueError):  # a proxy may have any name for a client
+            network = IPv6Network(address)
+            networks = [f"network {network.supernet(new_prefix=bits)}" for bits in WIDER]
+    return Client(ADDRESS + address, anonymous, tuple(networks))
+
+
+@lru_cache(1_024)
+def client_of(subject: str | None, address: str, anonymous: bool = False) -> Client:
+    """Return the client with a subject, or at an address if there is none."""
+    return client_at(address, anonymous) if subject is None else Client(f"subject {subject}")
 
 
 class Ticket(Protocol):

@@ -332,7 +332,7 @@ class HubApplication:
         """
         counted: AbstractContextManager[None] = nullcontext()
         if request.scope["path"] not in self._health_checks:
-            counted = self.hub.shares.requests.taken(client_at(request.address))
+            counted = self.hub.shares.requests.taken(client_at(request.address, True))
         try:
             with counted:
                 await request.answer(self._router)()

@@ -47,7 +47,7 @@ from hub.auth.grant import ANONYMOUS, DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
 from hub.begun import Begun
 from hub.delivery.log_lines import shown_matchers
-from hub.delivery.subscriber import Subscriber, client_at
+from hub.delivery.subscriber import Subscriber, client_at, client_of
 from hub.errors import (
     InvalidRequest,
     Misdirected,
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as StarletteRequest
 
     from hub.auth.grant import Action, CompiledGrant
+    from hub.delivery.subscriber import Client
     from hub.http.authorization import Authorization
     from hub.http.request import Answer
     from hub.hub import Hub
@@ -252,12 +253,16 @@ class Endpoints:
         settings = self._hub.settings
         body = b""
         if request.method == "QUERY":
-            with self._hub.shares.requests.taken(client_at(request.address)):
+            grant, client = await self._counted("subscribe", request)
+            try:
                 body = await self._body(request, settings.max_query)
+            finally:
+                self._hub.shares.requests.give_back(client)
             if body and content_type(request.headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
-        grant = await self._authorize("subscribe", request)
-        request.logged.subject = grant.subject
+        else:
+            grant = await self._authorize("subscribe", request)
+            request.logged.subject = grant.subject
         if settings.dev:
             _log_hints(subscribe_hints(request.query, body, settings))
         return grant, parse_subscribe(request.query, body, request.headers, settings)
@@ -271,11 +276,8 @@ class Endpoints:
         The response is the ids as plain text, one per line for a batch.
         """
         hub = self._hub
-        requests, client = hub.shares.requests, client_at(request.address)
-        requests.take(client)
+        grant, client = await self._counted("publish", request)
         try:
-            grant = await self._authorize("publish", request)
-            request.logged.subject = grant.subject
             body = await self._body(request, hub.settings.max_body)
             type = content_type(request.headers)
             turn = hub.publisher_turns.of(grant.publisher)
@@ -289,7 +291,7 @@ class Endpoints:
                     hub.publisher_turns.end(turn)
             await hub.append(updates, grant)
         finally:
-            requests.give_back(client)
+            hub.shares.requests.give_back(client)
         if type == FORM:
             return Published(updates[0].id)
         return Published("".join(f"{update.id}\n" for update in updates))
@@ -314,6 +316,30 @@ class Endpoints:
             _log_hints(publish_hints(body, type))
         await self._hub.check(updates, grant)
         return updates
+
+    async def _counted(self, action: Action, request: Request) -> tuple[CompiledGrant, Client]:
+        """Return the grant of a request, which is counted now, and its client.
+
+        The caller must give the client back.  The body is not read before, so that a
+        client without a grant keeps nothing.  While its token waits for keys, or for
+        the application, the request counts as one without a token.  So the part of the
+        requests that is kept for known clients is open to them alone.
+        """
+        requests, address = self._hub.shares.requests, request.address
+        if self._authorization.asks:
+            with requests.taken(client_at(address, True)):
+                grant = await self._authorize(action, request)
+        else:
+            decision = Begun(self._authorize(action, request))
+            if decision.has_ended:
+                grant = decision.result
+            else:
+                with requests.taken(client_at(address, True)):
+                    grant = await decision
+        request.logged.subject = grant.subject
+        client = client_of(grant.subject, address, grant is ANONYMOUS)
+        requests.take(client)
+        return grant, client
 
     def _authorize(
         self, action: Action, request: Request, *, required: bool = False

@@ -168,8 +168,10 @@ class Ticket:
         """Raise `LimitExceeded` if the client must not have one more pattern beside
         others, which count for the clients `owners`.
         """
-        own = sum(owner is not None and owner.name == self.client.name for owner in owners)
-        self._shares.alike.require(self.client, used=len(owners), held=own + 1)
+        client, owners_known = self.client, [owner for owner in owners if owner is not None]
+        own = sum(owner.name == client.name for owner in owners_known)
+        networks = [sum(name in owner.networks for owner in owners_known) + 1 for name in client.networks]
+        self._shares.alike.require(client, used=len(owners), held=own + 1, networks=networks)
 
     def begin_reading(self) -> None:
         """Count a reader that does not wait.  Raises `LimitExceeded`."""

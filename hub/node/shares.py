@@ -10,7 +10,9 @@ resource is free, nobody is refused, and many people may share an address.  Near
 bound, the clients that hold most are refused first, and those without a token before
 the others.  A share ends no stream that is open.
 
-A client is the subject of a token or, without one, an address or an IPv6 network.
+A client is the subject of a token or, without one, an address or an IPv6 network of
+64 bits.  The wider networks of 56 and 48 bits count as well, with a share that is twice
+and four times as large, so that many networks of one household count for little.
 
 Source: the limit that shrinks with what is free is A. Choudhury and E. Hahne, Dynamic
 Queue Length Thresholds for Shared-Memory Packet Switches, 1998.
@@ -26,7 +28,7 @@ from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hub.settings import Settings
 
@@ -90,13 +92,23 @@ class Share:
         self._half = bound / 2
         self._most = most
 
-    def require(self, client: Client, *, used: float, held: float, more: float = 1) -> None:
+    def require(
+        self, client: Client, *, used: float, held: float, more: float = 1, networks: Sequence[float] = ()
+    ) -> None:
         """Raise LimitExceeded if a client must not use `more` of the resource.
 
-        All clients use `used` now, and the client would hold `held` afterwards.
+        All clients use `used` now, and the client would hold `held` afterwards; its
+        wider networks would hold `networks`.
         """
         if used + more <= self._half:
             return
+        for index, wider in enumerate(networks, 1):
+            if wider > self._most * 2**index:
+                raise LimitExceeded(
+                    f"the limit of {self._most * 2**index:,.0f} {self._resource.counted} for one network is reached "
+                    f"(client_share); it applies while more than half of {self.bound:,.0f} are in use "
+                    f"({self._resource.setting})"
+                )
         free = self.bound - used
         if client.anonymous:
             free -= self.bound // KEPT
@@ -123,7 +135,7 @@ class Held(Share):
         super().__init__(resource, bound, most)
         self.used = 0
         """What all clients use together.  What several clients share counts once."""
-        self._held: dict[str, int] = {}  # client -> what it holds; never 0
+        self._held: dict[str, int] = {}  # client or network -> what it holds; never 0
 
     def held(self, client: Client) -> int:
         """Return what one client holds; what it shares with others counts too."""
@@ -131,7 +143,8 @@ class Held(Share):
 
     def require_more(self, client: Client, amount: int) -> None:
         """Raise LimitExceeded if a client must not use so much more."""
-        self.require(client, used=self.used, held=self.held(client) + amount, more=amount)
+        networks = [self._held.get(name, 0) + amount for name in client.networks]
+        self.require(client, used=self.used, held=self.held(client) + amount, more=amount, networks=networks)
 
     def take(self, client: Client, amount: int = 1) -> None:
         """Count what a client begins to use, or raise LimitExceeded."""
@@ -162,17 +175,21 @@ class Held(Share):
         """Count what a client begins to use, and others may share, for it alone."""
         if amount:
             self._held[client.name] = self._held.get(client.name, 0) + amount
+            for name in client.networks:
+                self._held[name] = self._held.get(name, 0) + amount
 
     def release(self, client: Client, amount: int) -> None:
         """Undo `hold`."""
-        if left := self._held.get(client.name, 0) - amount:
-            self._held[client.name] = left
-        elif amount:
-            del self._held[client.name]
+        if amount:
+            for name in (client.name, *client.networks):
+                if left := self._held.get(name, 0) - amount:
+                    self._held[name] = left
+                else:
+                    del self._held[name]
 
     @property
     def clients(self) -> dict[str, int]:
-        """What each client holds, by its name; clients that hold nothing are absent."""
+        """What each client and network holds, by its name; none holds nothing."""
         return dict(self._held)
 
 

@@ -234,6 +234,55 @@ async def test_n23_requests_that_do_not_end_leave_room_for_those_of_others() -> 
     assert app.state.hub.shares.requests.clients == {}
 
 
+async def test_n23_many_networks_of_one_household_keep_no_publisher_out() -> None:
+    """A home has a /56, so 256 networks of 64 bits; a rented server has a /48."""
+    async with application(max_requests=400) as app, contextlib.AsyncExitStack() as stack:
+        held = 0
+        for network in range(256):
+            address = f"2001:db8:0:{network:02x}::1"
+            held += len(await stack.enter_async_context(_unfinished(app, address, 8)))
+        assert held <= 200 + 16  # half, and twice the share of a client
+        for network in range(256):
+            address = f"2001:db8:0:{network:02x}00::1"
+            held += len(await stack.enter_async_context(_unfinished(app, address, 8)))
+        assert held <= 200 + 2 * 16  # four times the share
+        assert (await ask(app, "QUERY", PATH, [FORM], b"match=a", client=("192.0.2.1", 1))).status == 200
+        await publish(app, current_token(["*"]), ("topic", "a"))
+    assert app.state.hub.shares.requests.clients == {}
+
+
+async def test_n23_clients_without_a_token_keep_no_publisher_out() -> None:
+    """Fifty addresses fill all that is not kept for clients with a token."""
+    async with application(max_requests=400) as app, contextlib.AsyncExitStack() as stack:
+        for number in range(60):
+            await stack.enter_async_context(_unfinished(app, f"192.0.2.{number}", 8))
+        assert (await ask(app, "QUERY", PATH, [FORM], b"match=a", client=("198.51.100.1", 1))).status == 429
+        assert app.state.hub.shares.requests.used == 400 - 400 // 16
+        for subject in ("ann", None):  # also with a token that the hub has never seen
+            await publish(app, current_token(["*"], subject=subject), ("topic", "a"))
+            headers = [FORM, bearer(current_token(subscribe=["*"], subject=subject))]
+            assert (await ask(app, "QUERY", PATH, headers, b"match=a")).status == 200
+
+
+async def test_n23_no_body_is_read_for_a_client_without_a_grant() -> None:
+    read: list[str] = []
+
+    async def receive() -> Message:
+        read.append("read")
+        return {"type": "http.request", "body": b"match=a", "more_body": True}
+
+    async with application(anonymous=False) as app:
+        for method, headers in (("QUERY", [FORM]), ("POST", [FORM]), ("QUERY", [FORM, bearer("a.b.c")])):
+            answers: list[Message] = []
+
+            async def send(message: Message, answers: list[Message] = answers) -> None:
+                answers.append(message)
+
+            await app(scope_of(method, PATH, headers), receive, send)
+            assert answers[0]["status"] == 401
+        assert read == []
+
+
 async def test_n23_streams_are_no_requests_in_progress() -> None:
     async with application(subscriptions=False, max_requests=1) as app, contextlib.AsyncExitStack() as stack:
         for _ in range(5):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hub import Settings
 from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.delivery.endings import Ending
-from hub.delivery.subscriber import Client
+from hub.delivery.subscriber import Client, client_at
 from hub.errors import LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
 from hub.hub import Hub
@@ -65,6 +65,39 @@ def test_n23_a_client_may_have_half_of_a_resource_and_then_its_share() -> None:
         held.require(ONE, used=50, held=51)
 
 
+def test_n23_wider_networks_have_shares_that_grow_less_than_they_do() -> None:
+    held = url_patterns(1_000, 20)
+    held.add(ONE, 500)
+
+    def takes(address: str) -> int:
+        count = 0
+        while refusal(held, client_at(address)) is None:
+            count += 1
+        return count
+
+    assert takes("2001:db8:0:100::/64") == 20
+    assert takes("2001:db8:0:101::/64") == 20  # 40 of the network of 56 bits
+    assert takes("2001:db8:0:102::/64") == 0
+    assert [takes(f"2001:db8:0:{n}00::/64") for n in range(2, 6)] == [20, 20, 0, 0]  # 80 of the one of 48 bits
+    told = refusal(held, client_at("2001:db8:0:300::/64"))
+    assert told is not None
+    assert "the limit of 80 URL Patterns with groups for one network is reached" in told
+    assert takes("2001:db8:1:100::/64") == 20
+    assert takes("192.0.2.1") == 20
+    before = held.clients
+    for name in ("2001:db8:0:100::/64", "2001:db8:0:101::/64"):
+        for _ in range(20):
+            held.give_back(client_at(name))
+    assert "network 2001:db8:0:100::/56" in before
+    assert "network 2001:db8:0:100::/56" not in held.clients
+    assert takes("2001:db8:0:102::/64") == 20
+
+
+@pytest.mark.parametrize("address", ["", "192.0.2.1", "a/64", "a proxy's name", "::1/128", "fe80::1%eth0"])
+def test_n23_other_addresses_have_no_wider_networks(address: str) -> None:
+    assert client_at(address).networks == ()
+
+
 def test_n23_near_the_bound_the_clients_that_hold_most_are_refused_first_and_those_without_a_token() -> None:
     held = url_patterns(16 * KEPT, math.inf)
     free = 2 * KEPT
@@ -84,8 +117,8 @@ def test_n23_near_the_bound_the_clients_that_hold_most_are_refused_first_and_tho
     assert held.used == 256
 
 
-CLIENTS = st.builds(Client, st.sampled_from("abcde"), st.just(False)) | st.builds(
-    Client, st.sampled_from("xyz"), st.just(True)
+CLIENTS = st.builds(Client, st.sampled_from("abcde"), st.just(False), networks=st.just(())) | st.builds(
+    Client, st.sampled_from("xyz"), st.just(True), networks=st.just(())
 )
 
 
