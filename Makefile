@@ -58,9 +58,10 @@ bench: $(VENV)/dev ## measure, and write results, tables and plots to bench/
 bench-quick: $(VENV)/dev ## measure small sizes in about eight minutes, and write nothing to bench/
 	@$(BIN)/python -m bench --quick
 
-soak: $(VENV)/dev ## run the long tests and twenty minutes of faults; needs root to fill a disk
+soak: $(VENV)/dev ## run the long tests, the browser fifty times, and twenty minutes of faults; needs root to fill a disk
 	@.ci/system-packages
 	@$(BIN)/python -m pytest --numprocesses 4 -m soak
+	@for time in $$(seq 50); do $(BIN)/python -m pytest --quiet --no-header tests/hub/test_browser.py || exit; done
 	@$(BIN)/python -m tests.soak redis
 	@$(BIN)/python -m tests.soak sqlite --may-lose
 

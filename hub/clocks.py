@@ -62,7 +62,7 @@ class Dates:
         """Return the date before which entries are older than `age` ms."""
         date = self.now() - age
         for after, length in reversed(self._steps):
-            if date >= after:
+            if date > after:
                 break
             date -= length
         return date

@@ -79,11 +79,11 @@ class LogLines(Observer):
 
     def warn_of_size(self, updates: Sequence[Update], publisher: str) -> None:
         """Warn of large updates, once an hour for each publisher."""
-        if not self._large or publisher in self._warned:
+        if not self._large or max([update.size for update in updates]) <= self._large:
             return
-        largest = max(updates, key=lambda update: update.size)
-        if largest.size > self._large:
+        if publisher not in self._warned:
             self._warned[publisher] = None
+            largest = max(updates, key=lambda update: update.size)
             log.warning(
                 "a large update: some clients do not read it, and ask for it again and again (large_update)",
                 id=largest.id,

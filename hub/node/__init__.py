@@ -2,6 +2,7 @@
 
     shares            how much of each costly thing one client may use
     admission         which connections may start, and how long they last
+    outage            what subscribers are told while the hub cannot serve them
     matchers          the patterns of requests and tokens: compiled, shared, limited
     publish_window    how far publishers may be ahead of dispatch
     presence          the subscribers of all nodes, and the updates about them

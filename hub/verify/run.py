@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlencode
 from zlib import crc32
 
+from hub.errors import EventTooLarge
 from hub.protocol.events import Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
 from hub.verify.checker import Corrupted, Published, Seen, Stretch, check
@@ -348,7 +349,11 @@ class _Client:
     def _receive(self, part: bytes) -> None:
         """Record the events in a part of the stream."""
         run, now, serials = self._run, time.monotonic(), self.history.stretches[-1].serials
-        for block in self._blocks.feed(part):
+        try:
+            blocks = [*self._blocks.feed(part)]
+        except EventTooLarge as error:  # it is none of this run
+            raise ConnectionError(str(error)) from None
+        for block in blocks:
             id, serial, wrong = run.read(block, now)
             self._cursor = id or self._cursor
             if wrong:

@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 
 from hub.clocks import STEP_SECONDS, Dates, since_boot
 
@@ -30,7 +30,9 @@ class Machine:
         self.steady += seconds
 
 
+@settings(max_examples=300)
 @given(STEPS, st.integers(1, 5_000))
+@example([("append", 0), ("set", 61), ("later", 1)], 1)
 def test_no_entry_becomes_older_when_the_clock_is_set(steps: list[tuple[str, int]], age: int) -> None:
     machine = Machine()
     appended: list[tuple[int, float]] = []

@@ -96,6 +96,14 @@ def test_an_event_stream_is_cut_at_blank_lines_in_any_chunks(end: str) -> None:
             assert [(event.id, event.data) for event in events if (event.id, event.data) != (None, None)] == EVENTS
 
 
+def test_n8_a_heartbeat_has_one_line_end() -> None:
+    """A blank line after it ends the subscriber of Micronaut, and is an empty event for
+    that of Spring.
+    """
+    assert HEARTBEAT == b":\n"
+    assert b"\n\n" not in HEARTBEAT + retry(2) + HEARTBEAT
+
+
 def test_each_part_of_a_large_event_costs_as_much_as_it_has_bytes() -> None:
     part, blocks, peaks = b"x" * 2**12, Blocks(), []
     for _ in range(2**24 // len(part)):
