@@ -195,11 +195,8 @@ class Authorizer:
         """
         settings = self._settings
         # 1. A header that was used before.
-        given = header_values(headers, b"authorization")
-        recent = action, origin, hashlib.blake2b(given[0]).digest() if len(given) == 1 else b""
-        if (verified := self._recent.get(recent)) is not None and verified.is_good(self._clock()):
-            self.lookups += 1
-            return verified.grant
+        if (grant := self.recent(action, headers, origin=origin)) is not None:
+            return grant
         # 2. Any other token.
         presented = find_token(headers, query_tokens, settings)
         if presented is None:
@@ -215,10 +212,25 @@ class Authorizer:
             raise InvalidToken("a current token must not be in the query, which logs and caches may keep (N60, V86)")
         is_small = verified.cost <= RECENT_COST
         if presented.by == "header" and is_small and self._may_cache(verified, generation):
+            recent = action, origin, hashlib.blake2b(header_values(headers, b"authorization")[0]).digest()
             self._recent.pop(recent, None)
             if len(self._recent) == min(RECENT_TOKENS, settings.cached_tokens):
                 del self._recent[next(iter(self._recent))]
             self._recent[recent] = verified
+        return verified.grant
+
+    def recent(self, action: Action, headers: Headers, *, origin: str) -> CompiledGrant | None:
+        """Return the grant of a token in a header that was used before, without a task.
+
+        Returns None if `authorize` must decide.
+        """
+        given = header_values(headers, b"authorization")
+        if len(given) != 1:
+            return None
+        verified = self._recent.get((action, origin, hashlib.blake2b(given[0]).digest()))
+        if verified is None or not verified.is_good(self._clock()):
+            return None
+        self.lookups += 1
         return verified.grant
 
     async def verify(self, action: Action, token: str, *, resource: str) -> CompiledGrant:

@@ -106,6 +106,10 @@ class Authorization:
         finally:
             requests.give_back(client)
 
+    def recent(self, action: Action, request: Request, origin: str) -> CompiledGrant | None:
+        """Return the grant of a token that was used before; None if `grant` decides."""
+        return None if self.asks else self._hub.authorizer.recent(action, request.headers, origin=origin)
+
     def grant(
         self, action: Action, request: Request, origin: str, *, required: bool = False
     ) -> Coroutine[Any, Any, CompiledGrant]:

@@ -97,6 +97,11 @@ log = structlog.stdlib.get_logger("hub")
 
 DEBUGGER: Final = "/debug/"
 
+BODY_GRACE: Final = 10.0
+"""Seconds that a body may take to arrive, however slowly; see `body_timeout`."""
+LEAST_BODY_RATE: Final = 1_000
+"""Bytes a second that a body must have for each second more."""
+
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
@@ -253,7 +258,8 @@ class Endpoints:
         settings = self._hub.settings
         body = b""
         if request.method == "QUERY":
-            grant, client = await self._counted("subscribe", request)
+            grant = await self._allowed("subscribe", request)
+            client = self._count(grant, request)
             try:
                 body = await self._body(request, settings.max_query)
             finally:
@@ -276,7 +282,8 @@ class Endpoints:
         The response is the ids as plain text, one per line for a batch.
         """
         hub = self._hub
-        grant, client = await self._counted("publish", request)
+        grant = self._recent("publish", request) or await self._allowed("publish", request)
+        client = self._count(grant, request)
         try:
             body = await self._body(request, hub.settings.max_body)
             type = content_type(request.headers)
@@ -317,29 +324,35 @@ class Endpoints:
         await self._hub.check(updates, grant)
         return updates
 
-    async def _counted(self, action: Action, request: Request) -> tuple[CompiledGrant, Client]:
-        """Return the grant of a request, which is counted now, and its client.
+    def _count(self, grant: CompiledGrant, request: Request) -> Client:
+        """Count a request with a grant, until its client is given back."""
+        request.logged.subject = grant.subject
+        client = client_of(grant.subject, request.address, grant is ANONYMOUS)
+        self._hub.shares.requests.take(client)
+        return client
 
-        The caller must give the client back.  The body is not read before, so that a
-        client without a grant keeps nothing.  While its token waits for keys, or for
-        the application, the request counts as one without a token.  So the part of the
+    async def _allowed(self, action: Action, request: Request) -> CompiledGrant:
+        """Return the grant of a request whose body is not read before.
+
+        So a client without a grant keeps nothing.  While its token waits for keys, or
+        for the application, the request counts as one without a token: the part of the
         requests that is kept for known clients is open to them alone.
         """
-        requests, address = self._hub.shares.requests, request.address
+        waiting = self._hub.shares.requests.taken(client_at(request.address, True))
         if self._authorization.asks:
-            with requests.taken(client_at(address, True)):
-                grant = await self._authorize(action, request)
-        else:
-            decision = Begun(self._authorize(action, request))
-            if decision.has_ended:
-                grant = decision.result
-            else:
-                with requests.taken(client_at(address, True)):
-                    grant = await decision
-        request.logged.subject = grant.subject
-        client = client_of(grant.subject, address, grant is ANONYMOUS)
-        requests.take(client)
-        return grant, client
+            with waiting:
+                return await self._authorize(action, request)
+        decision = Begun(self._authorize(action, request))
+        if decision.has_ended:
+            return decision.result
+        with waiting:
+            return await decision
+
+    def _recent(self, action: Action, request: Request) -> CompiledGrant | None:
+        """Return the grant of a token that was used before; None if there is none."""
+        if self._hub.settings.log_decisions:
+            return None
+        return self._authorization.recent(action, request, self._public_origin(request))
 
     def _authorize(
         self, action: Action, request: Request, *, required: bool = False
@@ -372,8 +385,19 @@ class Endpoints:
         body = Begun(request.body(limit))
         if body.has_ended:  # it has arrived with the head, as most do
             return body.result or _no_body(request)
-        async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
-            return await body or _no_body(request)
+        most = self._hub.settings.body_timeout
+        async with self._hub.shutdown.until_closing(min(most, BODY_GRACE)) as allow:
+
+            def extend() -> None:
+                """Allow more time for what has arrived."""
+                allow(min(most, BODY_GRACE + request.arrived / LEAST_BODY_RATE))
+
+            request.progress = extend
+            extend()
+            try:
+                return await body or _no_body(request)
+            finally:
+                request.progress = None
 
     # -- the subscription API
 

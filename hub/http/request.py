@@ -38,7 +38,7 @@ class Request:
     `origin`, `address` and `raw_path` are computed on each access.
     """
 
-    __slots__ = ("headers", "logged", "method", "query", "receive", "scope", "send", "tokens")
+    __slots__ = ("arrived", "headers", "logged", "method", "progress", "query", "receive", "scope", "send", "tokens")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -48,6 +48,10 @@ class Request:
         self.query: bytes = scope["query_string"]  # still encoded, without tokens
         self.tokens: tuple[str, ...] = scope[TOKENS]  # the tokens of the query
         self.headers: Headers = scope["headers"]  # (name, value) in order; names are in lower case
+        self.arrived = 0
+        """Bytes of the body that have arrived, while it is read."""
+        self.progress: Callable[[], None] | None = None
+        """Called whenever a part of the body has arrived."""
         self.logged = LoggedRequest(self.headers, scope.get("client"), self.method, scope["path"])
 
     @classmethod
@@ -110,6 +114,9 @@ class Request:
                 raise InvalidRequest("the client disconnected before the whole body had arrived")
             body += message.get("body", b"")
             _require_size(len(body), limit)
+            self.arrived = len(body)
+            if self.progress is not None:
+                self.progress()
             if not message.get("more_body", False):
                 return bytes(body)
 

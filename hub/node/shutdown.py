@@ -70,17 +70,28 @@ class Shutdown:
                 timeout.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def until_closing(self, seconds: float) -> AsyncIterator[None]:
+    async def until_closing(self, seconds: float) -> AsyncIterator[Callable[[float], None]]:
         """Limit how long the code inside of the context may wait for a client.
+
+        Yields a function that sets another number of seconds, from the beginning on.
 
         Raises `TooSlow` after `seconds`.  Raises `Closing` if the hub is closing when
         the wait begins, or begins to close meanwhile.
         """
+        began = asyncio.get_running_loop().time()
+
+        def allow(more: float) -> None:
+            """Let the wait last `more` seconds instead, unless it is over."""
+            nonlocal seconds
+            if not (self.is_closing or timeout.expired()):
+                seconds = more
+                timeout.reschedule(began + more)
+
         try:
             async with asyncio.timeout(0 if self.is_closing else seconds) as timeout:
                 self._timeouts.add(timeout)
                 try:
-                    yield
+                    yield allow
                 finally:
                     self._timeouts.discard(timeout)
         except TimeoutError:

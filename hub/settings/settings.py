@@ -456,7 +456,9 @@ class Settings(BaseModel):
     limit (N56).  The body of a QUERY has a lower limit.
     """
     body_timeout: Seconds = Field(default=30.0, gt=0, le=DAY)
-    """Seconds that the body of a request may take to arrive."""
+    """Seconds that the body of a request may take to arrive.  After ten seconds, 1,000
+    bytes of it must have arrived for each second more.
+    """
     authorize_timeout: Seconds = Field(default=5.0, gt=0, le=DAY)
     """Seconds that the function `authorize` of an application may take to decide."""
     max_batch: Annotated[int, Unit("updates")] = Field(default=1_000, ge=1, le=1_000_000)

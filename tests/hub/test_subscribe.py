@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from hub import Settings, Update, create_app
+from hub.http import endpoints
 from tests.asgi import (
     FORM,
     PATH,
@@ -364,6 +365,26 @@ async def test_a_body_that_never_arrives_times_out(method: str) -> None:
         slow.come(b"match=a", more=True)
         assert await slow.status() == 408
         assert b"within 0.01 seconds" in slow.answers[1]["body"]
+
+
+@WITH_A_BODY
+async def test_a_body_that_trickles_has_less_time_than_one_that_arrives(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each keeps its share of the requests for all of `body_timeout`."""
+    monkeypatch.setattr(endpoints, "BODY_GRACE", 0.05)
+    async with application(body_timeout=1_000) as app:
+        slow = Slow(app, method, TOKEN)
+        slow.come(b"match=a", more=True)
+        assert await slow.status() == 408
+        assert b"within 0.057 seconds" in slow.answers[1]["body"]
+        steady = Slow(app, method, TOKEN)
+        for part in (b"topic=a&match=a&x=" + b"x" * 100_000, b"x" * 10):
+            steady.come(part, more=True)
+            await asyncio.sleep(0.1)  # longer than the grace
+            assert not steady.task.done()
+        steady.come(b"", more=False)
+        assert await steady.status() == 200
 
 
 @WITH_A_BODY
