@@ -101,6 +101,18 @@ class Reply:
     async def next_event(self) -> Event:
         return await asyncio.wait_for(anext(self.events()), HANG)
 
+    async def ends(self) -> bool:
+        """Wait for the end; return whether the response has one, or was cut."""
+
+        async def read() -> None:
+            async for _ in self.events():
+                pass
+
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await asyncio.wait_for(read(), HANG)
+        await self.close()
+        return self.ended
+
     async def until(self, data: str) -> list[Event]:
         """The events up to the one with this data, which is left out."""
 

@@ -148,8 +148,8 @@ class Client:
 
         Raises an error if the first connection fails, or if the hub refuses the
         subscription; `NotAHub` if the response is no event stream; `EventTooLarge` for
-        an event of more than `max_event` bytes.  Follows no
-        redirect, so that the token stays where it is.
+        an event of more than `max_event` bytes.  Follows no redirect, so that the token
+        stays where it is.
         """
         following = Following(
             topics,

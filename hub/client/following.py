@@ -16,9 +16,9 @@ from random import uniform
 from typing import TYPE_CHECKING, Final
 
 from hub.client.errors import NotAHub
-from hub.client.messages import STREAM, Event, is_compressed
+from hub.client.messages import Event, is_compressed
 from hub.protocol.data import patterns_of, require_topics
-from hub.protocol.events import ALL, Blocks, parse_block
+from hub.protocol.events import ALL, STREAM, Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
 from skipfilter.text import shown
 

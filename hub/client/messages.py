@@ -29,8 +29,6 @@ Some hubs send a heartbeat only every 40 s.
 FORM: Final = (b"Content-Type", b"application/x-www-form-urlencoded")
 LINES: Final = (b"Content-Type", b"application/x-ndjson")
 IDENTITY: Final = (b"Accept-Encoding", b"identity")
-STREAM: Final = ((b"Accept", b"text/event-stream"), IDENTITY, (b"Cache-Control", b"no-cache"))
-"""Header fields of each request for a stream; browsers send the same cache mode."""
 MAX_REFUSAL: Final = 2**16
 """Bytes that are read of a refusal; more are dropped."""
 _LONGEST_DETAIL: Final = 2_000

@@ -278,21 +278,15 @@ class AsgiConnection:
         """
         own, running = self._task, asyncio.current_task()
         assert own is not None
+        if own is not running:
+            _change_task(running, own)
         try:
-            if own is running:
-                return coroutine, self._context.run(coroutine.send, None)
-            loop = own.get_loop()
-            if running is not None:
-                _leave_task(loop, running)
-            _enter_task(loop, own)
-            try:
-                return coroutine, self._context.run(coroutine.send, None)
-            finally:
-                _leave_task(loop, own)
-                if running is not None:
-                    _enter_task(loop, running)
+            return coroutine, self._context.run(coroutine.send, None)
         except StopIteration:
             return None
+        finally:
+            if own is not running:
+                _change_task(own, running)
 
     @types.coroutine
     def _rest_of(self, suspended: tuple[Coroutine[Any, Any, None], Any]) -> Generator[Any, Any, None]:
@@ -321,6 +315,18 @@ class AsgiConnection:
 
 _ALL: Final = 2**62
 """More bytes than any write has: nothing of the last write was handed over."""
+
+
+def _change_task(before: asyncio.Task[Any] | None, after: asyncio.Task[Any] | None) -> None:
+    """Let another task, or none, be the current one of the event loop.
+
+    asyncio documents both functions, for tasks of other kinds than its own.
+    """
+    loop = asyncio.get_running_loop()
+    if before is not None:
+        _leave_task(loop, before)
+    if after is not None:
+        _enter_task(loop, after)
 
 
 async def _sent(send: Send, body: bytes) -> None:

@@ -168,9 +168,9 @@ class Ticket:
         """Raise `LimitExceeded` if the client must not have one more pattern beside
         others, which count for the clients `owners`.
         """
-        client, owners_known = self.client, [owner for owner in owners if owner is not None]
-        own = sum(owner.name == client.name for owner in owners_known)
-        networks = [sum(name in owner.networks for owner in owners_known) + 1 for name in client.networks]
+        client, others = self.client, [owner for owner in owners if owner is not None]
+        own = sum(other.name == client.name for other in others)
+        networks = [sum(name in other.networks for other in others) + 1 for name in client.networks]
         self._shares.alike.require(client, used=len(owners), held=own + 1, networks=networks)
 
     def begin_reading(self) -> None:

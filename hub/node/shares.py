@@ -175,9 +175,8 @@ class Held(Share):
         """Count what a client begins to use, and others may share, for it alone."""
         if amount:
             self._held[client.name] = self._held.get(client.name, 0) + amount
-            if client.networks:
-                for name in client.networks:
-                    self._held[name] = self._held.get(name, 0) + amount
+            for name in client.networks:
+                self._held[name] = self._held.get(name, 0) + amount
 
     def release(self, client: Client, amount: int) -> None:
         """Undo `hold`."""
@@ -186,11 +185,10 @@ class Held(Share):
             held[name] = left
         elif amount:
             del held[name]
-        if client.networks and amount:
-            for name in client.networks:
-                held[name] -= amount
-                if not held[name]:
-                    del held[name]
+        for name in client.networks if amount else ():
+            held[name] -= amount
+            if not held[name]:
+                del held[name]
 
     @property
     def clients(self) -> dict[str, int]:

@@ -33,6 +33,12 @@ LOST: Final = b": this subscriber fell behind the history, and updates were lost
 """The last line of a stream that lost updates, because it fell behind the history."""
 ALL: Final = b": all\n"
 """The last line of a complete response with `Prefer: wait=0` (hub.http.replay)."""
+STREAM: Final = (
+    (b"Accept", b"text/event-stream"),
+    (b"Accept-Encoding", b"identity"),
+    (b"Cache-Control", b"no-cache"),
+)
+"""Header fields of each request for a stream; browsers send the same cache mode."""
 MAX_EVENT: Final = 2**26
 """The most bytes of an event that a reader takes, unless it is told otherwise."""
 

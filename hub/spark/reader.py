@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx2
 
-from hub.client.messages import MAX_REFUSAL, STREAM, read, retry_after
+from hub.client.messages import MAX_REFUSAL, read, retry_after
 from hub.errors import EventTooLarge
-from hub.protocol.events import ALL, MAX_EVENT, Blocks, parse_block
+from hub.protocol.events import ALL, MAX_EVENT, STREAM, Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
 from hub.spark.errors import DataLoss, Refused, Silent
 from hub.spark.options import OFF, REQUIRED, SparkOptions

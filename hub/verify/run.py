@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from zlib import crc32
 
 from hub.errors import EventTooLarge
-from hub.protocol.events import Blocks, parse_block
+from hub.protocol.events import STREAM, Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
 from hub.verify.checker import Corrupted, Published, Seen, Stretch, check
 from hub.verify.client import ANSWER_TIMEOUT, SLOW_BUFFER, Connection, Node
@@ -51,11 +51,7 @@ class _Run:
         self.name = secrets.token_hex(8)  # part of the topics, so that runs do not mix
         self.nodes = [Node(url) for url in plan.urls]
         self.headers = {} if plan.token is None else {"Authorization": f"Bearer {plan.token}"}
-        self.stream_headers = self.headers | {
-            "Accept": "text/event-stream",
-            "Accept-Encoding": "identity",
-            "Cache-Control": "no-cache",
-        }
+        self.stream_headers = self.headers | {name.decode(): value.decode() for name, value in STREAM}
         self.query = ""
         self.updates: list[Published] = []
         self.opening = self.closing = 0

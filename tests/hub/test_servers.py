@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -132,19 +131,6 @@ async def publish(server: Served, topic: str, data: str) -> None:
         assert reply.status == 200
 
 
-async def ends(reply: Reply) -> bool:
-    """Wait for the end of a stream; return whether it has one, or was cut."""
-
-    async def read() -> None:
-        async for _ in reply.events():
-            pass
-
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        await asyncio.wait_for(read(), HANG)
-    await reply.close()
-    return reply.ended
-
-
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("name", ["hub:app", "application:app"], ids=["top", "mounted"])
 async def test_a_server_delivers_and_every_stream_ends(server: str, name: str, tmp_path: Path) -> None:
@@ -155,21 +141,21 @@ async def test_a_server_delivers_and_every_stream_ends(server: str, name: str, t
         streams = [await follow(served, "a")]
         if name == "application:app":
             streams.append(await follow(served, "a", ("x-expires", "4")))
-        assert [await ends(stream) for stream in streams] == [True] * len(streams)
+        assert [await stream.ends() for stream in streams] == [True] * len(streams)
         if name == "application:app":
             # 2. By the loss of the history.
             stream = await follow(served, "a")
             async with await request(served, "POST", "/lose") as reply:
                 assert reply.status == 200
-            assert await ends(stream)
+            assert await stream.ends()
             # 3. By a write that fails.
             stream = await follow(served, "a")
             await publish(served, "a", "fail")
-            await ends(stream)
+            await stream.ends()
         # 4. By a client that leaves, and by the end of the server.
         leaving = await follow(served, "b")
         await leaving.close()
         stream = await follow(served, "b")
         process.terminate()
-        assert await ends(stream) or server in CUTTING
+        assert await stream.ends() or server in CUTTING
         assert await asyncio.to_thread(process.wait, HANG) in (0, -signal.SIGTERM)

@@ -337,19 +337,6 @@ async def place(kind: str) -> AsyncIterator[Place]:
         yield place
 
 
-async def ends(reply: Reply) -> bool:
-    """Wait for the end of a stream; return whether it was a clean one."""
-
-    async def read() -> None:
-        async for _ in reply.events():
-            pass
-
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        await asyncio.wait_for(read(), HANG)
-    await reply.close()
-    return reply.ended
-
-
 KINDS = [*WRAPPERS, "mounted", "function middleware", "function middleware twice", "function middleware outside slowly"]
 
 
@@ -365,20 +352,20 @@ async def test_every_stream_ends(kind: str, caplog: pytest.LogCaptureFixture) ->
         assert b":" in await asyncio.wait_for(anext(reply.chunks()), HANG)
         # 1. its lifetime
         await here.advance(400)
-        assert await ends(reply) is clean
+        assert await reply.ends() is clean
         # 2. its grant
         reply = await here.follow(expires=100)
         await here.advance(99)
-        assert await ends(reply) is clean
+        assert await reply.ends() is clean
         # 3. a lost history
         reply = await here.follow()
         delivery.close_all(Ending.UPDATES_LOST)
-        assert await ends(reply) is clean
+        assert await reply.ends() is clean
         # 4. a write that fails
         if kind == "failing_at_an_update":
             reply = await here.follow()
             await here.publish("fail")
-            assert not await ends(reply)
+            assert not await reply.ends()
         # 5. a client that leaves
         reply = await here.follow()
         await reply.close()
@@ -387,7 +374,7 @@ async def test_every_stream_ends(kind: str, caplog: pytest.LogCaptureFixture) ->
         replies = [await here.follow() for _ in range(3)]
         await here.publish("last")
         here.hub.shutdown.begin()
-    assert [await ends(reply) for reply in replies] == [clean] * 3
+    assert [await reply.ends() for reply in replies] == [clean] * 3
     assert delivery.connection_count == 0
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert all("failing" in kind and re.search("Exception in ASGI|without completing", error) for error in errors), (
