@@ -113,14 +113,20 @@ class Blocks:
             return
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        blocks: list[bytes] = []
         # A blank line is in the new part, or begins with the last byte before it.
-        if b"\n\n" in text or (text.startswith(b"\n") and self._rest.endswith(b"\n")):
-            *blocks, text = (bytes(self._rest) + text).split(b"\n\n")
+        pieces = text.split(b"\n\n")
+        if text.startswith(b"\n") and self._rest.endswith(b"\n"):
+            del self._rest[-1:]
+            pieces = [b"", *text[1:].split(b"\n\n")]
+        *blocks, text = pieces
+        if blocks:
+            # The first one alone is copied, and once.
+            self._rest += blocks[0]
+            blocks[0] = bytes(self._rest)
+            self._rest.clear()
             if not self._has_begun:
                 blocks[0] = blocks[0].removeprefix(b"\xef\xbb\xbf")
                 self._has_begun = True
-            self._rest.clear()
         self._rest += text
         for block in blocks:
             self._require(len(block))

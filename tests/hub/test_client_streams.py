@@ -40,6 +40,8 @@ class Server:
         self.streams = list(streams)
         self.requests: list[dict[str, str]] = []
         """The headers of each request, with names in lower case."""
+        self.sent = 0
+        """Bytes of streams that clients, or the kernel, have taken."""
         self._head, self._size = head, size
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,6 +57,7 @@ class Server:
                 for start in range(0, len(stream), self._size):
                     writer.write(stream[start : start + self._size])
                     await writer.drain()
+                    self.sent += self._size
             else:
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
             await writer.drain()
@@ -241,8 +244,8 @@ def test_a_stream_that_lasts_is_no_failure_even_without_an_event(monkeypatch: py
         assert stream.pause() == pause
 
 
-ENDLESS = 2**22
-"""Bytes of an answer that a client must not read to its end."""
+ENDLESS = 2**26
+"""Bytes of an answer that a client must not read to its end; no kernel buffers them."""
 
 
 def endless(status: int, *more: bytes) -> bytes:
@@ -251,13 +254,16 @@ def endless(status: int, *more: bytes) -> bytes:
 
 
 async def test_a_refusal_is_read_up_to_a_bound(pauses: list[float], new: Callable[..., Any]) -> None:
+    server = Answering(endless(403))
     with pytest.raises(Refused, match=f"^403: {'x' * 200}$"):
-        await read(new, Answering(endless(403)))
+        await read(new, server)
+    assert server.sent < ENDLESS
 
 
 @pytest.mark.parametrize("status", [200, 403])
 async def test_an_answer_to_a_publish_is_read_up_to_a_bound(status: int, new: Callable[..., Any]) -> None:
-    async with Answering(endless(status), endless(status)).running() as url, new(url) as client:
+    server = Answering(endless(status), endless(status))
+    async with server.running() as url, new(url) as client:
         for publish in (client.publish("a"), client.publish_lines(b'{"topic":"a"}')):
             if status == 200:
                 with pytest.raises(NotAHub, match="the answer to a publish has more than"):
@@ -265,6 +271,7 @@ async def test_an_answer_to_a_publish_is_read_up_to_a_bound(status: int, new: Ca
             else:
                 with pytest.raises(Refused, match=r"^403: x{200}$"):
                     await publish
+    assert server.sent < ENDLESS  # of both answers together
 
 
 async def test_the_ids_of_a_large_batch_fit_into_an_answer(new: Callable[..., Any]) -> None:
