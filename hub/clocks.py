@@ -45,17 +45,20 @@ class Dates:
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._system = clock or time.time
         self._steady = clock or since_boot
-        self._between = self._system() - self._steady()  # the two clocks
+        self._compared = self._system()  # when the two clocks were compared
+        self._between = self._compared - self._steady()
         # Steps forward: the first date after the step, and its length.
         self._steps: deque[tuple[int, int]] = deque(maxlen=MAX_STEPS)
 
     def now(self) -> int:
         """Return the date of a new entry."""
         system = self._system()
-        step = system - self._steady() - self._between
         now = int(system * 1_000)
-        if not -STEP_SECONDS <= step <= STEP_SECONDS:
-            self._note(now, step)
+        if not 0 <= system - self._compared < 1:  # no step hides in one second
+            self._compared = system
+            step = system - self._steady() - self._between
+            if not -STEP_SECONDS <= step <= STEP_SECONDS:
+                self._note(now, step)
         return now
 
     def past(self, age: float) -> float:

@@ -23,6 +23,7 @@ class Machine:
         self.dates = Dates()
         self.dates._system = lambda: self.system
         self.dates._steady = lambda: self.steady
+        self.dates._compared = self.system
         self.dates._between = self.system - self.steady
 
     def later(self, seconds: float) -> None:
