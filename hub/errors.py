@@ -19,7 +19,7 @@
         ├── Misdirected             421    the request is for another host (R6)
         ├── LimitExceeded           429    a client is above its share, or a limit (N23)
         ├── HeadTooLarge            431    the header fields are too many or too long
-        ├── Busy                    503    too many subscribers in a second
+        ├── Busy                    503    too many subscribers, or too many in a second
         ├── Unavailable             503    something that the hub needs does not answer
         │   ├── Undecided               503    the application does not decide in time
         │   ├── KeysUnavailable         503    a key set cannot be fetched
@@ -203,7 +203,7 @@ class HeadTooLarge(RequestError):
 
 
 class Busy(RequestError):
-    """503: more subscribers come in a second than the hub accepts."""
+    """503: more subscribers than the hub accepts are connected, or come in a second."""
 
     status = 503
     title = "Busy"

@@ -35,7 +35,7 @@ from hub.delivery.live import Live
 from hub.delivery.local_reader import LocalReader
 from hub.delivery.log_lines import LogLines
 from hub.delivery.observer import Observers
-from hub.delivery.subscriber import Client, Subscriber, client_of
+from hub.delivery.subscriber import Client, Subscriber, client_for
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning
 from hub.event_log.recorder import EventLog
 from hub.history.start import find_start
@@ -291,7 +291,7 @@ class Hub:
         pattern is invalid for its type, and `HistoryUnavailable`.
         """
         # Admission comes first, so that a refused client causes no expensive work.
-        ticket = self.admission.admit(client_of(grant.subject, address, grant is ANONYMOUS), rated)
+        ticket = self.admission.admit(client_for(grant.subject, address, grant is ANONYMOUS), rated)
         try:
             if not waits:
                 ticket.begin_reading()

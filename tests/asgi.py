@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -64,6 +65,11 @@ class Answer:
         assert self.json()["status"] == self.status
         detail: str = self.json()["detail"]
         return detail
+
+    @property
+    def is_ended_stream(self) -> bool:
+        """Whether it is a stream that ends at once, with a hint when to come back."""
+        return self.status == 200 and re.fullmatch(rb":\nretry: \d+\n", self.body) is not None
 
 
 @contextlib.asynccontextmanager

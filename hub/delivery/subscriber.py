@@ -57,10 +57,14 @@ def client_at(address: str, anonymous: bool = False) -> Client:
     return Client(ADDRESS + address, anonymous, tuple(networks))
 
 
-@lru_cache(1_024)
-def client_of(subject: str | None, address: str, anonymous: bool = False) -> Client:
+def client_for(subject: str | None, address: str, anonymous: bool) -> Client:
     """Return the client with a subject, or at an address if there is none."""
-    return client_at(address, anonymous) if subject is None else Client(f"subject {subject}")
+    return client_at(address, anonymous) if subject is None else _client_with(subject)
+
+
+@lru_cache(1_024)
+def _client_with(subject: str) -> Client:
+    return Client(f"subject {subject}")
 
 
 class Ticket(Protocol):

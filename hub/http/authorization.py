@@ -108,7 +108,9 @@ class Authorization:
 
     def recent(self, action: Action, request: Request, origin: str) -> CompiledGrant | None:
         """Return the grant of a token that was used before; None if `grant` decides."""
-        return None if self.asks else self._hub.authorizer.recent(action, request.headers, origin=origin)
+        if self._authorize is not None or self._hub.settings.log_decisions:
+            return None
+        return self._hub.authorizer.recent(action, request.headers, origin=origin)
 
     def grant(
         self, action: Action, request: Request, origin: str, *, required: bool = False

@@ -47,7 +47,7 @@ from hub.auth.grant import ANONYMOUS, DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
 from hub.begun import Begun
 from hub.delivery.log_lines import shown_matchers
-from hub.delivery.subscriber import Subscriber, client_at, client_of
+from hub.delivery.subscriber import Subscriber, client_at, client_for
 from hub.errors import (
     InvalidRequest,
     Misdirected,
@@ -56,7 +56,7 @@ from hub.errors import (
     UnsupportedContent,
 )
 from hub.http.replay import ReplayResponse
-from hub.http.request import Request
+from hub.http.request import PlainRequest, Request
 from hub.http.response import STREAM_FIELDS, Published, open_stream, stream_headers
 from hub.logs import DEBUGGED, current_request
 from hub.node.presence import may_want_presence
@@ -282,7 +282,8 @@ class Endpoints:
         The response is the ids as plain text, one per line for a batch.
         """
         hub = self._hub
-        grant = self._recent("publish", request) or await self._allowed("publish", request)
+        origin = self._public_origin(request)
+        grant = self._authorization.recent("publish", request, origin) or await self._allowed("publish", request)
         client = self._count(grant, request)
         try:
             body = await self._body(request, hub.settings.max_body)
@@ -327,7 +328,7 @@ class Endpoints:
     def _count(self, grant: CompiledGrant, request: Request) -> Client:
         """Count a request with a grant, until its client is given back."""
         request.logged.subject = grant.subject
-        client = client_of(grant.subject, request.address, grant is ANONYMOUS)
+        client = client_for(grant.subject, request.address, grant is ANONYMOUS)
         self._hub.shares.requests.take(client)
         return client
 
@@ -347,12 +348,6 @@ class Endpoints:
             return decision.result
         with waiting:
             return await decision
-
-    def _recent(self, action: Action, request: Request) -> CompiledGrant | None:
-        """Return the grant of a token that was used before; None if there is none."""
-        if self._hub.settings.log_decisions:
-            return None
-        return self._authorization.recent(action, request, self._public_origin(request))
 
     def _authorize(
         self, action: Action, request: Request, *, required: bool = False
@@ -382,8 +377,10 @@ class Endpoints:
         in time, `Closing` if the hub shuts down, and `InvalidRequest` if the server has
         dropped it.
         """
+        if isinstance(request, PlainRequest):
+            return await request.body(limit)  # it waits for nothing
         body = Begun(request.body(limit))
-        if body.has_ended:  # it has arrived with the head, as most do
+        if body.has_ended:  # it has arrived with the head
             return body.result or _no_body(request)
         most = self._hub.settings.body_timeout
         async with self._hub.shutdown.until_closing(min(most, BODY_GRACE)) as allow:

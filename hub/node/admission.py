@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import CompiledGrant
     from hub.delivery.subscriber import Client
+    from hub.errors import RequestError
     from hub.node.shares import Shares
     from hub.protocol.topics import TopicMatcher
     from hub.settings import Settings
@@ -76,19 +77,25 @@ class Admission:
         self._has_warned = False  # of clients with one address
 
     def take_rate(self, client: Client) -> None:
-        """Use one token of the client's own rate; raise `LimitExceeded` without one."""
-        if self._rates is not None and (wait := self._rates.take(client.name)):
-            raise LimitExceeded("the limit of new subscribers a second for one client is exceeded").retry_after(wait)
+        """Use one token of the client's own rate, and of those of its wider networks.
+
+        Raises `LimitExceeded` without one.
+        """
+        if self._rates is None:
+            return
+        for index, name in enumerate((client.name, *client.networks)):
+            if wait := self._rates.take(name, 2**index):
+                one = "one network" if index else "one client"
+                raise LimitExceeded(f"the limit of new subscribers a second for {one} is exceeded").retry_after(wait)
 
     def admit(self, client: Client, rated: Client | None = None) -> Ticket:
         """Count one more connection of `client`, until the ticket is given back.
 
         `rated` is the client whose rate the connection has already used.
 
-        Raises `LimitExceeded` if `client` connects too often, or if it or all clients
-        have too many connections.  Raises `Busy` if all clients together connect too
-        often.  A refused connection does not count, but it may have used up a token of
-        a rate.
+        Raises `LimitExceeded` if `client`, or a network around it, connects too often
+        or has too many connections.  Raises `Busy` if all clients together do.  A
+        refused connection does not count, but it may have used up a token of a rate.
         """
         connections, limit = self._shares.connections, self._settings.max_connections_per_client
         # The client's own rate comes first, so that a client that connects too often
@@ -96,14 +103,20 @@ class Admission:
         if rated is None or rated.name != client.name:
             self.take_rate(client)
         if self._rate is not None and self._rate.take(self._clock()):
-            # A random time, because clients with the same time would return together.
-            raise Busy("the limit of new subscribers a second is exceeded").retry_after(self._random.uniform(1, 10))
-        if 0 < limit <= connections.held(client):
-            raise LimitExceeded(f"the limit of {limit:,} subscribers for one client is reached")
-        connections.take(client)
+            raise self._busy("the limit of new subscribers a second is exceeded")
+        if limit:
+            connections.require_below(client, limit)
+        try:
+            connections.take(client)
+        except LimitExceeded as error:  # no client has a share of its own of the connections
+            raise self._busy(str(error)) from None
         if connections.used % WATCHED == 0 and not self._has_warned:
             self._warn_of_one_address(client)
         return Ticket(self._shares, client)
+
+    def _busy(self, message: str) -> RequestError:
+        # A random time, because clients with the same time would return together.
+        return Busy(message).retry_after(self._random.uniform(1, 10))
 
     def _warn_of_one_address(self, client: Client) -> None:
         """Warn if nearly all subscribers have one address, perhaps a proxy's."""
@@ -216,7 +229,7 @@ class TokenBucket:
 
 
 class Rates:
-    """A token bucket for each client.
+    """A token bucket for each client, and for the networks around it.
 
     At most MAX_BUCKETS are kept.  A bucket that is full again is forgotten.
     """
@@ -227,9 +240,11 @@ class Rates:
         # An empty bucket is full again after the time to live.
         self._buckets: TTLCache[str, TokenBucket] = TTLCache(MAX_BUCKETS, ttl=max(1.0, 1.0 / rate), timer=clock)
 
-    def take(self, client: str) -> float:
-        """Take one of the client's tokens, as `TokenBucket.take` does, in O(1)."""
+    def take(self, name: str, times: float = 1) -> float:
+        """Take one of the tokens of a client or network, as `TokenBucket.take` does, in
+        O(1).  Its rate is `times` that of a client.
+        """
         now = self._clock()
-        bucket = self._buckets.get(client) or TokenBucket(self._rate, now)
-        self._buckets[client] = bucket  # its time to live starts again
+        bucket = self._buckets.get(name) or TokenBucket(self._rate * times, now)
+        self._buckets[name] = bucket  # its time to live starts again
         return bucket.take(now)

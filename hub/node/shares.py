@@ -141,6 +141,16 @@ class Held(Share):
         """Return what one client holds; what it shares with others counts too."""
         return self._held.get(client.name, 0)
 
+    def require_below(self, client: Client, limit: int) -> None:
+        """Raise LimitExceeded if a client holds `limit`, or a network around it more.
+
+        The limit of the two wider networks is two and four times as high.
+        """
+        for index, name in enumerate((client.name, *client.networks)):
+            if self._held.get(name, 0) >= (most := limit * 2**index):
+                one = "one network" if index else "one client"
+                raise LimitExceeded(f"the limit of {most:,} {self._resource.counted} for {one} is reached")
+
     def require_more(self, client: Client, amount: int) -> None:
         """Raise LimitExceeded if a client must not use so much more."""
         networks = [self._held.get(name, 0) + amount for name in client.networks]
@@ -150,7 +160,8 @@ class Held(Share):
         """Count what a client begins to use, or raise LimitExceeded."""
         if self.used + amount > self._half:
             self.require_more(client, amount)
-        self.add(client, amount)
+        self.used += amount
+        self.hold(client, amount)
 
     def add(self, client: Client, amount: int) -> None:
         """Count what a client begins to use, without a limit."""

@@ -352,7 +352,7 @@ def parse_form_update(body: bytes, limits: Limits) -> Update:
         raise TooLarge(f"more fields than {limits.max_topics} topics, and {_MAX_OTHER_FIELDS} others")
     pairs = parse_form(body, FIELDS)
     fields = dict(reversed(pairs))  # the first field of each name counts
-    topics = tuple(value for name, value in pairs if name == "topic")
+    topics = tuple([value for name, value in pairs if name == "topic"])
     retry = _parse_retry(fields.get("retry", ""))
     private = "private" in fields  # N50: the value does not matter
     return _update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, limits)

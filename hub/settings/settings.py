@@ -312,14 +312,15 @@ class Settings(BaseModel):
     """
 
     max_connections: Annotated[int, Unit("subscribers")] = Field(default=100_000, ge=1, le=10_000_000)
-    """The maximum number of connected subscribers (N23).
+    """The maximum number of connected subscribers (N23).  The streams of more end at
+    once, so that they come back later; those that do not wait get 503.
 
     Limits and rates are those of one process: with `--workers`, each process has its
     own.
     """
     max_connections_per_client: Annotated[int, Unit("subscribers")] = Field(default=0, ge=0, le=10_000_000)
     """The maximum number of connected subscribers with the same token subject or,
-    without a subject, the same address; 0 for no limit.
+    without a subject, the same address; 0 for no limit.  More of them get 429.
 
     uvicorn takes the address from X-Forwarded-For if the request comes from 127.0.0.1
     or ::1, or from an address that FORWARDED_ALLOW_IPS lists.  So a proxy on this

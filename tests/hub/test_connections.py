@@ -18,7 +18,7 @@ from hub import Settings
 from hub.auth.grant import CompiledGrant
 from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import LATE_SECONDS
-from hub.errors import LimitExceeded
+from hub.errors import Busy, LimitExceeded
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.protocol import topics
@@ -220,12 +220,12 @@ async def following(app: ASGIApp, count: int, **options: Any) -> AsyncIterator[l
 
 @pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize("method", ["GET", "QUERY"])
-async def test_n23_n94_a_subscriber_above_the_limit_gets_429(classic: bool, method: str) -> None:
-    async with application(max_connections=2, classic=classic) as app:
+async def test_n23_n94_a_subscriber_above_the_limit_of_a_client_gets_429(classic: bool, method: str) -> None:
+    async with application(max_connections_per_client=2, classic=classic) as app:
         async with following(app, 2) as streams:
             answer = await refused(app, method=method)
             assert (answer.status, answer.headers["retry-after"]) == (429, "10")
-            assert answer.detail == "the limit of 2 subscribers is reached (max_connections)"
+            assert answer.detail == "the limit of 2 subscribers for one client is reached"
             assert "www-authenticate" not in answer.headers
             assert (await ask(app, "HEAD", f"{PATH}?match=a")).status == 200  # HEAD does not subscribe
             await publish(app, current_token(["a"]), ("topic", "a"), ("data", "x"))
@@ -234,13 +234,24 @@ async def test_n23_n94_a_subscriber_above_the_limit_gets_429(classic: bool, meth
             assert [stream.status for stream in streams] == [200, 200]
 
 
-async def test_n23_a_subscriber_that_leaves_makes_room_for_another() -> None:
-    async with application(max_connections=2) as app, following(app, 1):
+@pytest.mark.parametrize("classic", [False, True])
+@pytest.mark.parametrize("method", ["GET", "QUERY"])
+async def test_n23_the_stream_of_a_subscriber_that_a_full_hub_has_no_room_for_ends_at_once(
+    classic: bool, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So a page that was opened when the hub was full connects again, once it is not."""
+    async with application(max_connections=2, classic=classic) as app, following(app, 1):
         async with following(app, 1):
-            assert (await refused(app)).status == 429
+            assert (await refused(app, method=method)).is_ended_stream
+            assert "the limit of 2 subscribers is reached (max_connections)" in caplog.text
+            replay = await refused(app, ("prefer", "wait=0"), method=method)
+            assert (replay.status, replay.detail) == (503, "the limit of 2 subscribers is reached (max_connections)")
+            assert 1 <= int(replay.headers["retry-after"]) <= 10
+            assert (await ask(app, "HEAD", f"{PATH}?match=a")).status == 200  # HEAD does not subscribe
         async with following(app, 1) as (stream,):
-            assert stream.status == 200
-            assert (await refused(app)).status == 429
+            await publish(app, current_token(["a"]), ("topic", "a"), ("data", "x"))
+            assert (await stream.next_event()).data == "x"
+            assert (await refused(app, method=method)).is_ended_stream
 
 
 async def test_n23_a_subscriber_that_is_catching_up_counts() -> None:
@@ -252,7 +263,7 @@ async def test_n23_a_subscriber_that_is_catching_up_counts() -> None:
         await here.settle()
         fourth = await here.connect("a")
         await here.settle()
-        assert [type(one.task.exception()) for one in (third, fourth)] == [LimitExceeded, LimitExceeded]
+        assert [type(one.task.exception()) for one in (third, fourth)] == [Busy, Busy]
         assert here.hub.delivery.connection_count == 2
         first.go()
 
@@ -345,18 +356,23 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "limit", [{"max_connections": 1}, {"max_connections_per_client": 1}, {"connection_rate_per_client": 0.001}]
+    ("limit", "statuses"),
+    [
+        ({"max_connections": 1}, [200, 503]),
+        ({"max_connections_per_client": 1}, [429, 429]),
+        ({"connection_rate_per_client": 0.001}, [429, 429]),
+    ],
 )
-@pytest.mark.parametrize("headers", [[], [("Prefer", "wait=0")]], ids=["stream", "reader"])
 async def test_n23_nothing_is_compiled_for_a_client_that_is_refused(
-    limit: dict[str, float], headers: list[tuple[str, str]], compiled: list[str]
+    limit: dict[str, float], statuses: list[int], compiled: list[str]
 ) -> None:
     query = "&".join(f"match_urlpattern=https://e.com/{n}/:id" for n in range(100))
     async with application(**limit) as app, follow(app, ("match", "first")):
         assert compiled == ["first"]
-        assert (await ask(app, "GET", f"{PATH}?{query}", headers)).status == 429
-        assert (await ask(app, "HEAD", f"{PATH}?{query}", headers)).status == 200
-        assert compiled == ["first"]
+        for headers, status in zip(([], [("Prefer", "wait=0")]), statuses, strict=True):
+            assert (await ask(app, "GET", f"{PATH}?{query}", headers)).status == status
+            assert (await ask(app, "HEAD", f"{PATH}?{query}", headers)).status == 200
+            assert compiled == ["first"]
 
 
 @pytest.mark.parametrize("headers", [[], [("Prefer", "wait=0")]], ids=["stream", "reader"])

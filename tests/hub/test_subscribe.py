@@ -540,10 +540,7 @@ async def test_n23_the_number_of_connections_is_bounded() -> None:
         one, other = (follow(app, ("match", "a"), headers=[token]) for _ in "12")
         async with one:
             async with other as stream:
-                refused = await get(app, "match=a", token)
-                assert (refused.status, refused.headers["retry-after"]) == (429, "10")
-                assert refused.detail == "the limit of 2 subscribers is reached (max_connections)"
-                assert "www-authenticate" not in refused.headers
+                assert (await get(app, "match=a", token)).is_ended_stream
                 assert (await ask(app, "HEAD", f"{PATH}?match=a", [token])).status == 200
                 assert (await get(app, "match=a")).status == 401  # without a token, the limit is not revealed
                 await publish(app, classic_token(["*"]), ("topic", "a"), ("data", "1"))

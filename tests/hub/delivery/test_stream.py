@@ -18,7 +18,7 @@ from hub.auth.grant import CompiledGrant
 from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.stream import Stream
-from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
+from hub.errors import Busy, Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
@@ -96,7 +96,7 @@ class Naive:
         for connection in here.connections:
             # A task that was cancelled before it ran could not raise its refusal.
             error = connection.refusal if connection.task.cancelled() else connection.task.exception()
-            assert isinstance(error, LimitExceeded) is (connection in self.refused)
+            assert isinstance(error, LimitExceeded | Busy) is (connection in self.refused)
         if not self.settings.subscriptions:
             assert here.announced == []
             return

@@ -359,7 +359,7 @@ async def test_the_methods_of_a_path_are_sorted() -> None:
 
 @DIALECTS
 async def test_n94_n23_a_client_above_the_limit_gets_retry_after(classic: bool) -> None:
-    async with application(classic=classic, max_connections=1) as app, follow(app, ("match", "a")):
+    async with application(classic=classic, max_connections_per_client=1) as app, follow(app, ("match", "a")):
         for request in (SUBSCRIBE, QUERY):
             answer = await send(app, request)
             assert_problem(answer, 429, "Limit exceeded")
@@ -388,7 +388,7 @@ async def test_n91_unavailable_keys_are_not_the_fault_of_the_token(
             assert (answer.headers["retry-after"], "www-authenticate" in answer.headers) == ("10", False)
             assert "ConnectError" not in answer.text
         answer = await send(app, SUBSCRIBE, bearer(current_token(["*"], ["*"])))
-        assert (answer.status, answer.text.startswith(":\nretry: ")) == (200, True)  # a stream that ends at once
+        assert answer.is_ended_stream
     assert "ConnectError" in caplog.text
 
 

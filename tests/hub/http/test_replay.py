@@ -164,7 +164,7 @@ async def test_a_replay_is_not_announced() -> None:
 async def test_n23_a_replay_counts_as_a_connection_while_it_lasts() -> None:
     async with application(max_connections=1, subscriptions=False) as app:
         async with follow(app, ("match", "a")):
-            assert (await replayed(app)).status == 429
+            assert (await replayed(app)).status == 503
         for _ in range(3):
             assert ids_in(await replayed(app)) == []
     async with application(max_connections_per_client=1, subscriptions=False) as app:
@@ -174,9 +174,9 @@ async def test_n23_a_replay_counts_as_a_connection_while_it_lasts() -> None:
             assert ids_in(await replayed(app)) == []
     async with application(max_connections=1, subscriptions=False) as app:
         subscriber, _ = await app.state.hub.subscribe((), CompiledGrant())  # it counts from now on
-        assert (await replayed(app)).status == 429
+        assert (await replayed(app)).status == 503
         with app.state.hub.delivery.reader_seat(subscriber, Recorder()):
-            assert (await replayed(app)).status == 429
+            assert (await replayed(app)).status == 503
         assert ids_in(await replayed(app)) == []
     async with application(connection_rate_per_client=1, subscriptions=False) as app:
         assert ids_in(await replayed(app)) == []
