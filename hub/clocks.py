@@ -36,10 +36,10 @@ class Dates:
         system clock   10:00 10:01 │ 12:02 12:03     set forward by two hours
         entries          a     b   │   c     d       at 12:03, a is three minutes old
 
-    All times are in ms since 1970.  An entry from before a step backward seems younger,
-    by the length of the step.  A process knows the steps since its own start.  `clock`
-    returns seconds since 1970, and is never set; without it, the clocks are those of
-    the system.  Not thread-safe.
+    All times are in ms since 1970.  After a step backward, older entries are kept
+    longer, by the length of the step.  A process knows the steps since its own start.
+    `clock` returns seconds since 1970, and is never set; without it, the clocks are
+    those of the system.  Not thread-safe.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:

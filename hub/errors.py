@@ -18,10 +18,12 @@
         ├── UnsupportedContent      415    the body of a QUERY is not a form (N11)
         ├── Misdirected             421    the request is for another host (R6)
         ├── LimitExceeded           429    a client is above its share, or a limit (N23)
+        │   └── Full                    429    all clients together are
         ├── HeadTooLarge            431    the header fields are too many or too long
         ├── Busy                    503    too many subscribers, or too many in a second
         ├── Unavailable             503    something that the hub needs does not answer
         │   ├── Undecided               503    the application does not decide in time
+        │   │   └── NotAsked                503    the client has asked too often
         │   ├── KeysUnavailable         503    a key set cannot be fetched
         │   └── HistoryUnavailable      503    the history cannot be reached
         └── Closing                 503    the hub is shutting down
@@ -195,6 +197,10 @@ class LimitExceeded(RequestError):
     headers: Mapping[str, str] = {"Retry-After": "10"}
 
 
+class Full(LimitExceeded):
+    """429: all clients together, or all without a token, have reached a limit."""
+
+
 class HeadTooLarge(RequestError):
     """431: the request has too many header fields, or too long ones."""
 
@@ -230,6 +236,10 @@ class Undecided(Unavailable):
     title = "Undecided"
     told = "the application does not decide in time"
     headers: Mapping[str, str] = {"Retry-After": "2"}
+
+
+class NotAsked(Undecided):
+    """503: the application is not asked, as too many requests of the client wait."""
 
 
 class KeysUnavailable(Unavailable):

@@ -174,8 +174,7 @@ class Hub:
         self._log_lines.trace(updates)
         stored = await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
         self.observer.published(updates, len(stored), self._clock() - began)
-        # A character has four bytes at most.
-        if len(updates) > 1 or 4 * len(updates[0].data) > self.settings.large_update:
+        if len(updates) != 1 or updates[0].size > self.settings.large_update:
             self._log_lines.warn_of_size(updates, publisher)
 
     async def check(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:

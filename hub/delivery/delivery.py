@@ -37,7 +37,7 @@ class FirstBytes(Protocol):
     """Returns what a stream begins with."""
 
     def __call__(self, *, ends: bool = False) -> bytes:
-        """Return the first bytes of a stream; `ends` says that it ends at once."""
+        """Return the first bytes of a stream; see `Admission.first_bytes`."""
         ...
 
 

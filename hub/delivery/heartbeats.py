@@ -109,9 +109,11 @@ class Heartbeats:
 
         If it was set back, the connections end when they should have ended before.
         """
-        before, self._between = self._between, self._wall_clock() - now
-        if self._between <= before + TICK_SECONDS:
+        between = self._wall_clock() - now
+        if between <= self._between + TICK_SECONDS:
+            self._between = min(between, self._between)  # so that small steps add up
             return
+        self._between = between
         async for seats in turns.in_turns(self._wheel.items(), turns.WRITES):
             for seat in seats:
                 subscriber, expires = seat.subscriber, seat.subscriber.grant.expires

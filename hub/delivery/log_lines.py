@@ -19,6 +19,7 @@ from cachetools import TTLCache
 from hub import turns
 from hub.delivery.observer import Observer
 from hub.logs import DEBUGGED, current_request
+from hub.protocol import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,18 +79,20 @@ class LogLines(Observer):
                 self._traced.popitem(last=False)
 
     def warn_of_size(self, updates: Sequence[Update], publisher: str) -> None:
-        """Warn of large updates, once an hour for each publisher."""
-        if not self._large or max([update.size for update in updates]) <= self._large:
+        """Warn of an update whose event is large, once an hour for each publisher."""
+        if not self._large or publisher in self._warned:
             return
-        if publisher not in self._warned:
-            self._warned[publisher] = None
-            largest = max(updates, key=lambda update: update.size)
-            log.warning(
-                "a large update: some clients do not read it, and ask for it again and again (large_update)",
-                id=largest.id,
-                bytes=largest.size,
-                first_topic=f"{largest.topics[0]:.200}",
-            )
+        for update in updates:
+            # The event has fewer bytes than `size`, which is counted already.
+            if update.size > self._large and (size := len(events.frame(update))) > self._large:
+                self._warned[publisher] = None
+                log.warning(
+                    "a large update: some clients do not read it, and ask for it again and again (large_update)",
+                    id=update.id,
+                    bytes=size,
+                    first_topic=f"{update.topics[0]:.200}",
+                )
+                return
 
     def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
         """Log a request to publish."""

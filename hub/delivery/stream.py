@@ -227,7 +227,7 @@ class Stream:
         delivery, connection = self._delivery, self._connection
         has_room = False
         try:
-            has_room = connection.write_first(delivery.first_bytes(ends=self.state is State.CLOSING))
+            has_room = connection.write_first(delivery.first_bytes(ends=delivery.closing is not None))
         except Exception as error:
             self._fail(error)
         if self.state is State.CLOSING:  # closed just now, or before its head was sent

@@ -19,18 +19,21 @@ import asyncio
 import types
 from asyncio.tasks import _enter_task, _leave_task
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from hub.begun import in_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
-    from contextvars import Context
 
     from starlette.types import Receive, Send
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
 class Link(Protocol):
@@ -84,7 +87,6 @@ class AsgiConnection:
     """The connection of one request on any ASGI server; see `stream.Connection`."""
 
     __slots__ = (
-        "_context",
         "_has_end",
         "_is_dropped",
         "_is_lost",
@@ -93,6 +95,7 @@ class AsgiConnection:
         "_link",
         "_pending",
         "_receive",
+        "_run",
         "_send",
         "_task",
         "_work",
@@ -103,7 +106,8 @@ class AsgiConnection:
         self._receive = receive
         self._link = link
         self._task: asyncio.Task[Any] | None = None  # the request's, from `begin` to the end of `serve`
-        self._context: Context  # that of the task, from `begin` on
+        # Runs a part of a write: in the task's context, and later in a copy of it.
+        self._run: Callable[..., Any] = _call
         # A suspended write, and the future that it waits for.
         self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
         self._work: Work | None = None  # what the task runs next
@@ -122,7 +126,6 @@ class AsgiConnection:
         await in_task()
         task = self._task = asyncio.current_task()
         assert task is not None
-        self._context = copy_context()
         begun = False
         try:
             suspended = self._step(head())
@@ -132,6 +135,8 @@ class AsgiConnection:
                     self._link.abort()
                     return False
                 await self._rest_of(suspended)
+            # Middleware may set variables with the head, and reset them with the end.
+            self._run = copy_context().run
             self._link.begin_stream()
             begun = True
         except OSError:  # newer servers raise it if the client has disconnected
@@ -281,7 +286,7 @@ class AsgiConnection:
         if own is not running:
             _change_task(running, own)
         try:
-            return coroutine, self._context.run(coroutine.send, None)
+            return coroutine, self._run(coroutine.send, None)
         except StopIteration:
             return None
         finally:
@@ -297,7 +302,7 @@ class AsgiConnection:
         everything through, including exceptions.
         """
         coroutine, waits_for = suspended
-        run = self._context.run
+        run = self._run
         try:
             while True:
                 try:
@@ -315,6 +320,10 @@ class AsgiConnection:
 
 _ALL: Final = 2**62
 """More bytes than any write has: nothing of the last write was handed over."""
+
+
+def _call(do: Callable[[Given], Result], given: Given) -> Result:
+    return do(given)
 
 
 def _change_task(before: asyncio.Task[Any] | None, after: asyncio.Task[Any] | None) -> None:

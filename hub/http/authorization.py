@@ -30,7 +30,7 @@ from starlette.requests import Request as StarletteRequest
 from hub.auth.grant import ANONYMOUS, CompiledGrant, Grant
 from hub.auth.presented import require_same_site
 from hub.delivery.subscriber import client_at
-from hub.errors import LimitExceeded, TokenRequired, Undecided
+from hub.errors import Full, LimitExceeded, NotAsked, TokenRequired, Undecided
 from hub.protocol.requests import header_values
 from hub.threads import call_soon
 
@@ -92,15 +92,17 @@ class Authorization:
 
         Yields the client whose rate is used.
 
-        Raises `LimitExceeded` if the address connects too often, and `Undecided` if it
-        has more than its share of the requests in progress.
+        Raises `LimitExceeded` if the address connects too often, `NotAsked` if it has
+        more than its share of the requests in progress, and `Undecided` if there are
+        too many.
         """
-        client, requests = client_at(address), self._hub.shares.requests
+        client, requests = client_at(address, True), self._hub.shares.requests
         self.take_rate(address)
         try:
             requests.take(client)
         except LimitExceeded as error:
-            raise Undecided(f"authorize was not called: {error}") from None
+            kind = Undecided if isinstance(error, Full) else NotAsked
+            raise kind(f"authorize was not called: {error}") from None
         try:
             yield client
         finally:

@@ -51,6 +51,7 @@ from hub.delivery.subscriber import Subscriber, client_at, client_for
 from hub.errors import (
     InvalidRequest,
     Misdirected,
+    NotAsked,
     NotFound,
     RequestError,
     UnsupportedContent,
@@ -104,6 +105,7 @@ LEAST_BODY_RATE: Final = 1_000
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
 """Bytes that an entity tag cannot contain, and the percent sign that escapes them."""
 
@@ -189,12 +191,8 @@ class Endpoints:
         hub, preferred = self._hub, preferences(request.headers)
         waits, cursor = "wait=0" not in preferred, None
         try:
-            rated = None
-            if self._authorization.asks:
-                with self._authorization.bounded(request.address) as rated:
-                    grant, wanted = await self._wanted(request)
-            else:
-                grant, wanted = await self._wanted(request)
+            grant, rated = await self._granted(request)
+            wanted = await self._wanted(request, grant)
             cursor = wanted.last_event_id
             log_context = request.logged.context if DEBUGGED.isEnabledFor(logging.INFO) else None
             if origin := header_values(request.headers, b"origin"):
@@ -215,9 +213,8 @@ class Endpoints:
             # cursor, but most of them never after a 503; see `node.outage`.
             hub.admission.outage.report(error)
             hub.observer.refused(error.kind())
-            ended = Response(
-                hub.admission.first_bytes(ends=True), headers=STREAM_FIELDS, media_type="text/event-stream"
-            )
+            first = hub.admission.first_bytes(ends=not isinstance(error, NotAsked))
+            ended = Response(first, headers=STREAM_FIELDS, media_type="text/event-stream")
             ended.raw_headers += _cursor(cursor)
             return request.answer(ended)
         if waits:
@@ -242,7 +239,9 @@ class Endpoints:
         """
         hub, preferred = self._hub, preferences(request.headers)
         self._authorization.take_rate(request.address)
-        grant, wanted = await self._wanted(request)
+        grant = await self._authorize("subscribe", request)
+        request.logged.subject = grant.subject
+        wanted = await self._wanted(request, grant)
         presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
         start = await hub.find_start(wanted.last_event_id, presence=presence)
         response, headers = Response(), _cursor(start.preceding)
@@ -253,12 +252,24 @@ class Endpoints:
             response.raw_headers = stream_headers(headers)
         return response
 
-    async def _wanted(self, request: Request) -> tuple[CompiledGrant, SubscribeRequest]:
-        """Return the grant and the subscriptions of a request."""
+    async def _granted(self, request: Request) -> tuple[CompiledGrant, Client | None]:
+        """Return the grant of a subscriber, and the client whose rate it has used."""
+        rated = None
+        if self._authorization.asks:
+            with self._authorization.bounded(request.address) as rated:
+                grant = await self._authorize("subscribe", request)
+        elif request.method == "QUERY":
+            grant = await self._allowed("subscribe", request)
+        else:
+            grant = await self._authorize("subscribe", request)
+        request.logged.subject = grant.subject
+        return grant, rated
+
+    async def _wanted(self, request: Request, grant: CompiledGrant) -> SubscribeRequest:
+        """Return the subscriptions of a request."""
         settings = self._hub.settings
         body = b""
         if request.method == "QUERY":
-            grant = await self._allowed("subscribe", request)
             client = self._count(grant, request)
             try:
                 body = await self._body(request, settings.max_query)
@@ -266,12 +277,9 @@ class Endpoints:
                 self._hub.shares.requests.give_back(client)
             if body and content_type(request.headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
-        else:
-            grant = await self._authorize("subscribe", request)
-            request.logged.subject = grant.subject
         if settings.dev:
             _log_hints(subscribe_hints(request.query, body, settings))
-        return grant, parse_subscribe(request.query, body, request.headers, settings)
+        return parse_subscribe(request.query, body, request.headers, settings)
 
     async def _publish(self, request: Request) -> Answer:
         return request.answer(await self.publish(request))
@@ -333,11 +341,10 @@ class Endpoints:
         return client
 
     async def _allowed(self, action: Action, request: Request) -> CompiledGrant:
-        """Return the grant of a request whose body is not read before.
+        """Return the grant of a request, whose body must be read only afterwards.
 
-        So a client without a grant keeps nothing.  While its token waits for keys, or
-        for the application, the request counts as one without a token: the part of the
-        requests that is kept for known clients is open to them alone.
+        While its token waits for keys, or for the application, nobody knows its client.
+        So it counts as one without a token, which the kept part is not for.
         """
         waiting = self._hub.shares.requests.taken(client_at(request.address, True))
         if self._authorization.asks:
@@ -593,10 +600,11 @@ def _health(error: str | None) -> Response:
 def _cursor(id: str | None) -> Headers:
     """Return the headers with the id of the event before a stream's first one (N107).
 
-    Returns an empty list if `id` is None.  An id may be any Unicode, and is sent as
-    UTF-8 (R77).  The second name is the one of the classic dialect (V52).
+    Returns an empty list if `id` is None, or has a control character, so that it is no
+    id.  An id may be any other Unicode, and is sent as UTF-8 (R77).  The second name is
+    the one of the classic dialect (V52).
     """
-    if id is None:
+    if id is None or _CONTROL.search(id):
         return []
     return [(name, id.encode("utf-8")) for name in (b"mercure-last-event-id", b"last-event-id")]
 

@@ -20,7 +20,7 @@ from cachetools import TTLCache
 from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.subscriber import ADDRESS
-from hub.errors import Busy, LimitExceeded
+from hub.errors import Busy, Full, LimitExceeded
 from hub.node.outage import Outage
 from hub.protocol import events
 
@@ -108,7 +108,7 @@ class Admission:
             connections.require_below(client, limit)
         try:
             connections.take(client)
-        except LimitExceeded as error:  # no client has a share of its own of the connections
+        except Full as error:
             raise self._busy(str(error)) from None
         if connections.used % WATCHED == 0 and not self._has_warned:
             self._warn_of_one_address(client)
@@ -148,7 +148,7 @@ class Admission:
         """Return the first bytes of a stream: a heartbeat, and a `retry:` field (N30).
 
         The time in the field is random, between half of the setting and one and a half
-        times it.  If the stream `ends` at once, because of a fault of the hub, the time
+        times it.  If the stream `ends` at once because of a fault of the hub, the time
         is longer, the longer the fault lasts.  If the setting is 0, there is a field
         during and after a fault only.
         """

@@ -106,10 +106,12 @@ class MatcherCompiler:
 
     def _require_room(self, held: Held, more: int, ticket: Ticket | None) -> None:
         """Raise LimitExceeded if there is no room for one more matcher."""
-        client, own = (ISSUER, 0) if ticket is None else (ticket.client, held.held(ticket.client) + more)
         if held.used + more > held.bound:
             self.reclaim()
-        held.require(client, used=held.used, held=own, more=more)
+        if ticket is None:
+            held.require(ISSUER, used=held.used, held=0, more=more)
+        else:
+            held.require_more(ticket.client, more)
 
     def _forget(self, existing: ref[TopicMatcher]) -> None:
         """Note that a matcher is no longer referred to."""

@@ -63,8 +63,8 @@ class Outage:
     def usual_hint(self) -> float | None:
         """Return the hint of a stream that goes on; None for none.
 
-        Without one, a client keeps the last hint that it got.  So after a fault, each
-        stream has one until all clients have come back.
+        A client keeps the last hint that it got.  So after a fault, each stream begins
+        with a hint, even if `retry` is 0, until all clients have come back.
         """
         if self._retry:
             return self._retry * self._factor()

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hub.delivery.subscriber import Client
-from hub.errors import LimitExceeded
+from hub.errors import Full, LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -97,6 +97,7 @@ class Share:
     ) -> None:
         """Raise LimitExceeded if a client must not use `more` of the resource.
 
+        It is Full if no other client, with a token or without one as this, may either.
         All clients use `used` now, and the client would hold `held` afterwards; its
         wider networks would hold `networks`.
         """
@@ -122,8 +123,9 @@ class Share:
             )
         limit = f"the limit of {self.bound:,.0f} {counted}"
         if used + more > self.bound:
-            raise LimitExceeded(f"{limit} is reached ({setting})")
-        raise LimitExceeded(f"{limit} is nearly reached ({setting}): clients that have few, or a token, come first")
+            raise Full(f"{limit} is reached ({setting})")
+        kind = Full if more > free else LimitExceeded
+        raise kind(f"{limit} is nearly reached ({setting}): clients that have few, or a token, come first")
 
 
 class Held(Share):

@@ -42,6 +42,8 @@ STREAM: Final = (
 MAX_EVENT: Final = 2**26
 """The most bytes of an event that a reader takes, unless it is told otherwise."""
 
+_MARK: Final = b"\xef\xbb\xbf"  # a byte order mark, which a stream may begin with
+
 
 def retry(seconds: float) -> bytes:
     """Return a hint how long to wait before reconnecting (N30).
@@ -125,7 +127,7 @@ class Blocks:
             blocks[0] = bytes(self._rest)
             self._rest.clear()
             if not self._has_begun:
-                blocks[0] = blocks[0].removeprefix(b"\xef\xbb\xbf")
+                blocks[0] = blocks[0].removeprefix(_MARK)
                 self._has_begun = True
         self._rest += text
         for block in blocks:
@@ -138,8 +140,8 @@ class Blocks:
             raise EventTooLarge(f"an event has more than {self._most:,} bytes")
 
     def ends_with(self, line: bytes) -> bool:
-        """Return whether the bytes after the last block end with `line`."""
-        return self._rest.endswith(line)
+        """Return whether the last of the bytes after the last block are this line."""
+        return self._rest.endswith(b"\n" + line) or self._rest in (line, _MARK + line)
 
     def unfinished(self) -> bytes:
         """Return the complete lines after the last block.
@@ -148,7 +150,7 @@ class Blocks:
         complete.
         """
         lines = bytes(self._rest[: self._rest.rfind(b"\n") + 1]).removesuffix(b"\n")
-        return lines if self._has_begun else lines.removeprefix(b"\xef\xbb\xbf")
+        return lines if self._has_begun else lines.removeprefix(_MARK)
 
 
 def parse_block(block: bytes) -> Block:

@@ -97,7 +97,7 @@ class EventParser:
         events = [event for block in blocks if (event := self._event(block)) is not None]
         # The last line, which no blank line follows.
         if self._blocks.ends_with(ALL):
-            self.is_complete = "all" in parse_block(self._blocks.unfinished()).comments
+            self.is_complete = True
         return events
 
     def _event(self, block: Block) -> Event | None:

@@ -86,6 +86,34 @@ async def test_n23_ten_greedy_clients_leave_room_for_the_patterns_of_twenty_othe
         assert (await here.subscribe("192.0.2.0", "urlpattern", "/of/0/0/0/(a)")).status == 200
 
 
+@pytest.mark.parametrize(
+    ("bound", "matcher"),
+    [
+        ({"max_url_patterns": 100, "client_share": 0.04}, ("match_urlpattern", "/{}/(a)")),
+        ({"max_matchers_memory": 2**20}, ("match", "{} " + "x" * 4_000)),
+        ({"max_alike": 100, "client_share": 0.04}, ("match_uritemplate", "https://shop.example/{{+a}}{}")),
+    ],
+    ids=["url patterns", "memory", "alike"],
+)
+async def test_n23_the_patterns_of_many_networks_of_one_household_leave_room_for_those_of_others(
+    bound: dict[str, float], matcher: tuple[str, str]
+) -> None:
+    async with application(subscriptions=False, **bound) as app, contextlib.AsyncExitStack() as stack:
+
+        async def subscribe(address: str, number: int) -> int:
+            asked = (
+                matcher[0],
+                matcher[1].format("{b}" * (number % 16) + "{+c}" * (number // 16) if "shop" in matcher[1] else number),
+            )
+            return (await stack.enter_async_context(follow(app, asked, client=(address, 1)))).status
+
+        statuses = [await subscribe(f"2001:db8:0:{number:x}::1", number) for number in range(200)]
+        served = statuses.index(429)
+        assert set(statuses[served:]) == {429}  # half, and no network gets more: it has more than twice a share
+        for number in range(200, 210):
+            assert await subscribe(f"192.0.2.{number}", number) == 200
+
+
 async def test_n23_similar_templates_of_one_client_leave_room_for_those_of_another() -> None:
     def alike(n: int) -> str:
         return "https://shop.example/{+a}" + "{b}" * (n % 16) + "{+c}" * (n // 16)

@@ -22,12 +22,14 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.routing import Mount
 
 from hub import ConfigurationError, Grant, Settings, create_app
+from hub.delivery.subscriber import client_at
 from hub.errors import Undecided
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http import authorization
 from hub.http.application import HubApplication
 from hub.hub import Hub
+from hub.protocol.events import HEARTBEAT
 from skipfilter import PatternError
 from tests.asgi import FORM, PATH, Answer, ask, bearer, classic_token, follow
 from tests.hub.serving import served
@@ -382,10 +384,44 @@ async def test_one_address_cannot_have_too_many_decisions_at_a_time() -> None:
         while len(refused := [task for task in waiting if task.done()]) < 5:
             await asyncio.sleep(0)
         assert ([task.result().status for task in refused], len(called)) == ([503] * 5, 5)
-        assert (await subscribe(app)).is_ended_stream
+        answer = await subscribe(app)
+        assert (answer.status, answer.body) == (200, HEARTBEAT)  # no outage, so no hint: `retry` is 0
         decided.set()
         assert {(await task).status for task in waiting} == {200, 503}
         assert app.hub.shares.requests.used == 0
+
+
+async def test_addresses_that_wait_for_a_decision_do_not_use_what_is_kept_for_known_clients() -> None:
+    decided = asyncio.Event()
+
+    async def authorize(request: Request) -> Grant:
+        await decided.wait()
+        return Grant()
+
+    async with hub_with(authorize, max_requests=32) as app:
+        addresses = [(f"192.0.2.{number}", 1) for number in range(40)]
+        waiting = [asyncio.ensure_future(subscribe(app, ("prefer", "wait=0"), client=one)) for one in addresses]
+        while sum(task.done() for task in waiting) < 10:
+            await asyncio.sleep(0)
+        assert app.hub.shares.requests.used == 30
+        answer = await subscribe(app)
+        assert answer.is_ended_stream  # the hub is full, so there is a hint
+        decided.set()
+        assert [(await task).status for task in waiting] == [200] * 30 + [503] * 10
+
+
+async def test_a_query_that_waits_for_a_decision_counts_once() -> None:
+    used: list[int] = []
+
+    async def authorize(request: Request) -> Grant:
+        used.append(app.hub.shares.requests.used)
+        return Grant(subject="ann")
+
+    async with hub_with(authorize, max_requests=4, client_share=0.25) as app:
+        for _ in range(2):  # half is in use, so the share of one counts
+            app.hub.shares.requests.take(client_at("192.0.2.1"))
+        answer = await ask(app, "QUERY", PATH, [FORM, ("prefer", "wait=0")], b"match=a")
+        assert (answer.status, used) == (200, [3])
 
 
 # -- pages of other origins

@@ -51,6 +51,8 @@ async def test_many_updates_are_published_wholly_or_not_at_all() -> None:
         assert ids[1] == "i"
         with pytest.raises(InvalidRequest, match="update 2: topic"):
             await app.publish_many([Update(("a",), "3"), Update(("*",))])
+        assert await app.publish_many([]) == []
+        await app.hub.publish()
         await app.publish("a", data="4")
         assert (await stream.next_event()).data == "4"
 

@@ -383,6 +383,19 @@ async def test_n82_a_token_expires_by_the_wall_clock_also_if_that_is_set() -> No
     assert (await ended())["none"] == ["it has reached the maximum lifetime"]
 
 
+async def test_n82_a_token_expires_by_the_wall_clock_also_if_that_is_set_in_small_steps() -> None:
+    now, wall = 0.0, 1_000.0
+    here = World(clock=lambda: now, wall_clock=lambda: now + wall)
+    subscriber = Subscriber((), CompiledGrant(expires=4_600.0), 0, deadline=3_600.0, end_reason=Ending.EXPIRED)
+    here.heartbeats.add(here.audience.seat(subscriber, recorder := Recorder()))
+    while not recorder.reasons:
+        now += 1
+        if now % 300 == 0:
+            wall += 0.9
+        await here.heartbeats.tick()
+    assert 4_597.0 < now + wall <= 4_601.0
+
+
 async def test_n82_a_seat_whose_end_has_come_is_closed_at_once() -> None:
     here = World()
     subscriber = Subscriber((), CompiledGrant(), 0, deadline=0.0, end_reason=Ending.EXPIRED)

@@ -448,6 +448,16 @@ async def test_a_stream_that_begins_while_the_hub_closes_ends_at_once() -> None:
         assert connection.ended
 
 
+async def test_a_stream_that_ends_with_its_token_is_no_fault_of_the_hub() -> None:
+    async with world(plain(retry=0)) as here:
+        expired = await here.connect("a", seconds=0.5)
+        await here.settle()
+        assert (expired.writes, expired.ended) == ([b":\n"], True)
+        other = await here.connect("a")
+        await here.settle()
+        assert other.writes == [b":\n"]  # there is no outage, and so no hint
+
+
 async def test_cancelling_its_task_from_outside_is_not_taken_for_a_wake_up() -> None:
     async with world() as here:
         connection = await here.connect("a")

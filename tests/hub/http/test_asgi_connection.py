@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -170,6 +170,39 @@ async def test_a_write_runs_as_the_task_of_the_request_and_in_its_context() -> N
     await called.wait()
     assert await connection.drain()
     assert seen == [(own, "request!")] * 2
+
+
+async def test_the_head_the_writes_and_the_end_have_the_variables_of_the_head() -> None:
+    """Middleware may set a variable with the head, and reset it with the end."""
+    seen: list[str] = []
+
+    async def send(message: Message) -> None:
+        seen.append(CALLER.get())
+        if not message.get("more_body"):
+            CALLER.reset(token)  # raises in another context
+
+    async def head() -> None:
+        nonlocal token
+        await asyncio.sleep(0)
+        token = CALLER.set("head")
+
+    async def answer() -> None:
+        CALLER.set("request")
+        assert await connection.begin(head, object(), wait=True)
+        assert CALLER.get() == "head"
+        asyncio.get_running_loop().call_soon(write_and_end)
+        assert await connection.serve()
+        assert CALLER.get() == "request"
+
+    def write_and_end() -> None:
+        assert connection.write(b"1")
+        assert connection.finish()
+        connection.stop()
+
+    token: Token[str]
+    connection = AsgiConnection(send, receive)
+    await asyncio.wait_for(asyncio.create_task(answer()), HANG)
+    assert seen == ["head", "head"]
 
 
 async def test_a_timeout_of_send_interrupts_the_request_and_not_who_writes() -> None:

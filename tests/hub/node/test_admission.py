@@ -127,6 +127,9 @@ async def test_above_the_rate_of_all_a_stream_ends_at_once() -> None:
             answer = await ask(app, "GET", f"{PATH}?match=a", [("last-event-id", "x")])
             assert (answer.status, answer.headers["mercure-last-event-id"]) == (200, "x")
             assert 1_500 <= int(answer.text.removeprefix(":\nretry: ")) <= 4_500
+        answer = await ask(app, "GET", f"{PATH}?match=a&lastEventID=x%0D%0Aa:%20b")  # it is no id
+        assert answer.is_ended_stream
+        assert "mercure-last-event-id" not in answer.headers
         replay = await ask(app, "GET", f"{PATH}?match=a", [("prefer", "wait=0")])
         assert replay.status == 503  # a program can come back
         assert 1 <= int(replay.headers["retry-after"]) <= 10

@@ -21,7 +21,7 @@ from pyspark.errors.exceptions.captured import AnalysisException, UnknownExcepti
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from hub.protocol.events import HEARTBEAT, frame
+from hub.protocol.events import HEARTBEAT, frame, parse_block
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import EARLIEST_ID, Update
 from hub.spark import register, source
@@ -152,6 +152,17 @@ def test_the_comment_that_this_is_all_is_a_whole_line(stream: bytes, complete: b
         for start in range(0, len(stream), size):
             parser.feed(stream[start : start + size])
         assert parser.is_complete is complete
+
+
+def test_a_large_event_whose_lines_look_like_the_comment_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    monkeypatch.setattr("hub.spark.reader.parse_block", lambda block: parsed.append(block) or parse_block(block))
+    parser, line = EventParser(), b"data: : all\n"
+    for _ in range(100):
+        assert parser.feed(line * 10) == []
+    assert parsed == []
+    [event] = parser.feed(b"\n")
+    assert (event[2].count("\n"), len(parsed), parser.is_complete) == (999, 1, False)
 
 
 TOLD = {"topics": ["a", "é\u2028"], "private": True, "time": 1_764_000_000_123, "position": 7, "epoch": "e"}
