@@ -175,16 +175,16 @@ async def test_a_write_runs_as_the_task_of_the_request_and_in_its_context() -> N
 async def test_the_head_the_writes_and_the_end_have_the_variables_of_the_head() -> None:
     """Middleware may set a variable with the head, and reset it with the end."""
     seen: list[str] = []
+    tokens: list[Token[str]] = []
 
     async def send(message: Message) -> None:
         seen.append(CALLER.get())
         if not message.get("more_body"):
-            CALLER.reset(token)  # raises in another context
+            CALLER.reset(tokens.pop())  # raises in another context
 
     async def head() -> None:
-        nonlocal token
         await asyncio.sleep(0)
-        token = CALLER.set("head")
+        tokens.append(CALLER.set("head"))
 
     async def answer() -> None:
         CALLER.set("request")
@@ -199,7 +199,6 @@ async def test_the_head_the_writes_and_the_end_have_the_variables_of_the_head() 
         assert connection.finish()
         connection.stop()
 
-    token: Token[str]
     connection = AsgiConnection(send, receive)
     await asyncio.wait_for(asyncio.create_task(answer()), HANG)
     assert seen == ["head", "head"]

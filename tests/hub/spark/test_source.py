@@ -21,7 +21,7 @@ from pyspark.errors.exceptions.captured import AnalysisException, UnknownExcepti
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from hub.protocol.events import HEARTBEAT, frame, parse_block
+from hub.protocol.events import HEARTBEAT, Block, frame, parse_block
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import EARLIEST_ID, Update
 from hub.spark import register, source
@@ -156,7 +156,12 @@ def test_the_comment_that_this_is_all_is_a_whole_line(stream: bytes, complete: b
 
 def test_a_large_event_whose_lines_look_like_the_comment_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
-    monkeypatch.setattr("hub.spark.reader.parse_block", lambda block: parsed.append(block) or parse_block(block))
+
+    def parse(block: bytes) -> Block:
+        parsed.append(block)
+        return parse_block(block)
+
+    monkeypatch.setattr("hub.spark.reader.parse_block", parse)
     parser, line = EventParser(), b"data: : all\n"
     for _ in range(100):
         assert parser.feed(line * 10) == []
