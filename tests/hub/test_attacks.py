@@ -222,6 +222,20 @@ async def test_n23_clients_without_a_token_leave_the_last_connections_to_those_w
         assert [await subscribe(f"198.51.100.{n}", token) for n in range(3)] == [31, 32, 32]
 
 
+async def test_n23_one_client_with_most_of_the_connections_gets_429_and_another_a_stream() -> None:
+    async with application(subscriptions=False, max_connections=100) as app, contextlib.AsyncExitStack() as stack:
+
+        async def subscribe(address: str) -> int:
+            return (await stack.enter_async_context(follow(app, ("match", "a"), client=(address, 1)))).status
+
+        statuses = [await subscribe("192.0.2.1") for _ in range(100)]
+        served = statuses.index(429)
+        assert 50 < served < 94  # it is refused before the hub is full for all without a token
+        assert set(statuses[served:]) == {429}
+        assert await subscribe("192.0.2.2") == 200
+        assert app.hub.delivery.connection_count == served + 1
+
+
 PATIENT = 3_600.0
 """Seconds that a body may take, so that no test comes near."""
 
