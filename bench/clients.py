@@ -349,7 +349,8 @@ class Clients:
         head, end, rest = subscriber.head.partition(_HEAD_END)
         if not end and read:
             return
-        if head.split(b" ", 2)[1:2] != [b"200"]:
+        # A stream with a length ends at once, as those that a hub has no room for.
+        if head.split(b" ", 2)[1:2] != [b"200"] or b"\r\ncontent-length:" in head.lower():
             self._refused(fd, subscriber.head.decode("latin-1"))
             return
         subscriber.head = b""

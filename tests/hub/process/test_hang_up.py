@@ -38,6 +38,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 KEYS = [letter * 32 for letter in "abc"]
+
+
+@pytest.fixture(autouse=True)
+def signal_is_not_ignored() -> Iterator[None]:
+    """With `nohup`, the tests and the hubs that they start would ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 WORKERS = pytest.mark.parametrize("workers", [1, 2])
 
 
