@@ -139,7 +139,7 @@ def test_a_refusal_of_the_hub_is_reported(start_hub: Callable[..., HubProcess]) 
     hub = start_hub(HUB_MAX_CONNECTIONS="15")  # so few that none is kept for clients with a token
     found = run(Load(connections=5, rate=100, seconds=0.2, newcomers=100, spin=False), target(hub))
     assert (found["came"], found["refused"]) == (10, 9)
-    with pytest.raises(RuntimeError, match=r"(?s)a subscriber was refused: HTTP/1\.1 200 .*:\nretry: \d+\n$"):
+    with pytest.raises(RuntimeError, match=r"a subscriber was refused: HTTP/1\.1 200 "):
         run(replace(SMALL, connections=40), target(hub))
     with pytest.raises(RuntimeError, match=r"an update was refused: HTTP/1\.1 401"):
         run(SMALL, target(hub, Mercure(hub.url, token="wrong")))
