@@ -17,7 +17,7 @@ from hub.protocol.updates import new_id
 from skipfilter import LimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hub.auth.grant import CompiledGrant
     from hub.logs import LogContext
@@ -41,6 +41,19 @@ class Client(NamedTuple):
     """Whether it has no token."""
     networks: tuple[str, ...] = ()
     """The wider networks of an IPv6 address, which have shares of their own."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that its connections count for: itself, and its wider networks."""
+        return self.name, *self.networks
+
+    def limits(self, most: float) -> Iterator[tuple[str, float, str]]:
+        """Yield each of `names`, its limit, and what a message calls it.
+
+        `most` is the limit of one client; see `WIDER`.
+        """
+        for index, name in enumerate(self.names):
+            yield name, most * 2**index, "one network" if index else "one client"
 
 
 @lru_cache(1_024)

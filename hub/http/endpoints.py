@@ -78,7 +78,7 @@ from hub.protocol.requests import (
     read_updates,
 )
 from hub.protocol.subscriptions import CONTEXT
-from hub.protocol.topics import MATCHER_TYPES, subscriptions_path
+from hub.protocol.topics import FORBIDDEN, MATCHER_TYPES, subscriptions_path
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ LEAST_BODY_RATE: Final = 1_000
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
 """Bytes that an entity tag cannot contain, and the percent sign that escapes them."""
 
@@ -215,7 +214,8 @@ class Endpoints:
             hub.observer.refused(error.kind())
             first = hub.admission.first_bytes(ends=not isinstance(error, NotAsked))
             ended = Response(first, headers=STREAM_FIELDS, media_type="text/event-stream")
-            ended.raw_headers += _cursor(cursor)
+            if cursor is not None and FORBIDDEN.isdisjoint(cursor):  # else it is no id
+                ended.raw_headers += _cursor(cursor)
             return request.answer(ended)
         if waits:
             current_request.set(None)
@@ -600,11 +600,10 @@ def _health(error: str | None) -> Response:
 def _cursor(id: str | None) -> Headers:
     """Return the headers with the id of the event before a stream's first one (N107).
 
-    Returns an empty list if `id` is None, or has a control character, so that it is no
-    id.  An id may be any other Unicode, and is sent as UTF-8 (R77).  The second name is
-    the one of the classic dialect (V52).
+    Returns an empty list if `id` is None.  An id may be any Unicode, and is sent as
+    UTF-8 (R77).  The second name is the one of the classic dialect (V52).
     """
-    if id is None or _CONTROL.search(id):
+    if id is None:
         return []
     return [(name, id.encode("utf-8")) for name in (b"mercure-last-event-id", b"last-event-id")]
 

@@ -83,9 +83,8 @@ class Admission:
         """
         if self._rates is None:
             return
-        for index, name in enumerate((client.name, *client.networks)):
-            if wait := self._rates.take(name, 2**index):
-                one = "one network" if index else "one client"
+        for name, times, one in client.limits(1):
+            if wait := self._rates.take(name, times):
                 raise LimitExceeded(f"the limit of new subscribers a second for {one} is exceeded").retry_after(wait)
 
     def admit(self, client: Client, rated: Client | None = None) -> Ticket:
@@ -181,10 +180,9 @@ class Ticket:
         """Raise `LimitExceeded` if the client must not have one more pattern beside
         others, which count for the clients `owners`.
         """
-        client, others = self.client, [owner for owner in owners if owner is not None]
-        own = sum(other.name == client.name for other in others)
-        networks = [sum(name in other.networks for other in others) + 1 for name in client.networks]
-        self._shares.alike.require(client, used=len(owners), held=own + 1, networks=networks)
+        others = [owner for owner in owners if owner is not None]
+        held = [sum(name == other.name or name in other.networks for other in others) + 1 for name in self.client.names]
+        self._shares.alike.require(self.client, used=len(owners), held=held)
 
     def begin_reading(self) -> None:
         """Count a reader that does not wait.  Raises `LimitExceeded`."""

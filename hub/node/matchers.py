@@ -109,7 +109,7 @@ class MatcherCompiler:
         if held.used + more > held.bound:
             self.reclaim()
         if ticket is None:
-            held.require(ISSUER, used=held.used, held=0, more=more)
+            held.require(ISSUER, used=held.used, held=[0], more=more)
         else:
             held.require_more(ticket.client, more)
 

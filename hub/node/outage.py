@@ -2,8 +2,9 @@
 
 A subscriber that gets a 503 seldom comes back: EventSource and most libraries end a
 subscription for good.  After the end of a stream, they reconnect, with their cursor.
-So for a fault of the hub (its history, its keys, a shutdown, the rate of all clients),
-a subscriber gets a stream that ends at once, with a hint when to come back:
+So for a fault of the hub (its history, its keys, a shutdown, the limit or the rate of
+all clients), a subscriber gets a stream that ends at once, with a hint when to come
+back:
 
     the fault lasts    the hint, before it is multiplied by a random factor
     0 s                `retry`, or DEFAULT_RETRY if that is 0

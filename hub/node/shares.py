@@ -92,35 +92,28 @@ class Share:
         self._half = bound / 2
         self._most = most
 
-    def require(
-        self, client: Client, *, used: float, held: float, more: float = 1, networks: Sequence[float] = ()
-    ) -> None:
+    def require(self, client: Client, *, used: float, held: Sequence[float], more: float = 1) -> None:
         """Raise LimitExceeded if a client must not use `more` of the resource.
 
         It is Full if no other client, with a token or without one as this, may either.
-        All clients use `used` now, and the client would hold `held` afterwards; its
-        wider networks would hold `networks`.
+        All clients use `used` now.  Afterwards, each of `client.names` would hold what
+        is at its place in `held`.
         """
         if used + more <= self._half:
             return
-        for index, wider in enumerate(networks, 1):
-            if wider > self._most * 2**index:
+        counted, setting = self._resource.counted, self._resource.setting
+        widest_first = reversed([*zip(held, client.limits(self._most), strict=True)])
+        for each, (_, most, one) in widest_first:
+            if each > most:
                 raise LimitExceeded(
-                    f"the limit of {self._most * 2**index:,.0f} {self._resource.counted} for one network is reached "
-                    f"(client_share); it applies while more than half of {self.bound:,.0f} are in use "
-                    f"({self._resource.setting})"
+                    f"the limit of {most:,.0f} {counted} for {one} is reached (client_share); it applies while more "
+                    f"than half of {self.bound:,.0f} are in use ({setting})"
                 )
         free = self.bound - used
         if client.anonymous:
             free -= self.bound // KEPT
-        if more <= free and held <= min(self._most, PATIENCE * free):
+        if more <= free and held[0] <= PATIENCE * free:
             return
-        counted, setting = self._resource.counted, self._resource.setting
-        if held > self._most:
-            raise LimitExceeded(
-                f"the limit of {self._most:,.0f} {counted} for one client is reached (client_share); it applies while "
-                f"more than half of {self.bound:,.0f} are in use ({setting})"
-            )
         limit = f"the limit of {self.bound:,.0f} {counted}"
         if used + more > self.bound:
             raise Full(f"{limit} is reached ({setting})")
@@ -146,24 +139,22 @@ class Held(Share):
     def require_below(self, client: Client, limit: int) -> None:
         """Raise LimitExceeded if a client holds `limit`, or a network around it more.
 
-        The limit of the two wider networks is two and four times as high.
+        `limit` is that of one client.
         """
-        for index, name in enumerate((client.name, *client.networks)):
-            if self._held.get(name, 0) >= (most := limit * 2**index):
-                one = "one network" if index else "one client"
+        for name, most, one in client.limits(limit):
+            if self._held.get(name, 0) >= most:
                 raise LimitExceeded(f"the limit of {most:,} {self._resource.counted} for {one} is reached")
 
     def require_more(self, client: Client, amount: int) -> None:
         """Raise LimitExceeded if a client must not use so much more."""
-        networks = [self._held.get(name, 0) + amount for name in client.networks]
-        self.require(client, used=self.used, held=self.held(client) + amount, more=amount, networks=networks)
+        held = [self._held.get(name, 0) + amount for name in client.names]
+        self.require(client, used=self.used, held=held, more=amount)
 
     def take(self, client: Client, amount: int = 1) -> None:
         """Count what a client begins to use, or raise LimitExceeded."""
         if self.used + amount > self._half:
             self.require_more(client, amount)
-        self.used += amount
-        self.hold(client, amount)
+        self.add(client, amount)
 
     def add(self, client: Client, amount: int) -> None:
         """Count what a client begins to use, without a limit."""
@@ -186,22 +177,16 @@ class Held(Share):
 
     def hold(self, client: Client, amount: int) -> None:
         """Count what a client begins to use, and others may share, for it alone."""
-        if amount:
-            self._held[client.name] = self._held.get(client.name, 0) + amount
-            for name in client.networks:
-                self._held[name] = self._held.get(name, 0) + amount
+        for name in client.names if amount else ():
+            self._held[name] = self._held.get(name, 0) + amount
 
     def release(self, client: Client, amount: int) -> None:
         """Undo `hold`."""
-        held, name = self._held, client.name
-        if left := held.get(name, 0) - amount:
-            held[name] = left
-        elif amount:
-            del held[name]
-        for name in client.networks if amount else ():
-            held[name] -= amount
-            if not held[name]:
-                del held[name]
+        for name in client.names if amount else ():
+            if left := self._held[name] - amount:
+                self._held[name] = left
+            else:
+                del self._held[name]
 
     @property
     def clients(self) -> dict[str, int]:
@@ -235,7 +220,7 @@ class Rate(Share):
         before = self._counts.get(name, 0)
         if self._used >= self._half:
             try:
-                self.require(Client(name), used=self._used, held=before + 1)
+                self.require(Client(name), used=self._used, held=[before + 1])
             except LimitExceeded as error:
                 raise error.retry_after(self._ends - now) from None
         self._used += amount

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,9 @@ from hub.node import admission
 from hub.node.admission import Rates, TokenBucket
 from tests.asgi import PATH, application, ask, follow
 from tests.hub.world import plain, world
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 pytestmark = pytest.mark.anyio
 
@@ -86,30 +91,36 @@ async def test_n23_a_client_that_connects_too_often_does_not_keep_others_out() -
             assert isinstance(refused.task.exception(), LimitExceeded)
 
 
-async def test_n23_many_networks_of_a_household_connect_no_oftener_than_its_wider_networks() -> None:
-    """A /56 has 256 networks of /64, and a rate that is twice theirs; a /48 four times."""
-    async with world(plain(connection_rate_per_client=1)) as here:
-        for third, fits in ((0, 2), (0x100, 2), (0x200, 0)):
-            connections = [await here.connect("a", address=f"2001:db8:0:{third + n:x}::/64") for n in range(6)]
+@pytest.mark.parametrize(
+    ("limit", "fits", "refusals"),
+    [
+        (
+            {"connection_rate_per_client": 1},
+            (2, 2, 0),
+            ["the limit of new subscribers a second for one network is exceeded"] * 3,
+        ),
+        (
+            {"max_connections_per_client": 3},
+            (6, 6, 0),
+            [f"the limit of {most} subscribers for one network is reached" for most in (6, 6, 12)],
+        ),
+    ],
+)
+async def test_n23_many_networks_of_a_household_have_no_more_than_its_wider_networks(
+    limit: dict[str, Any], fits: Sequence[int], refusals: Sequence[str]
+) -> None:
+    """A /56 has 256 networks of /64, and twice what one of them has; a /48 four times."""
+    async with world(plain(**limit)) as here:
+        for third, fit, refusal in zip((0, 0x100, 0x200), fits, refusals, strict=True):
+            connections = [await here.connect("a", address=f"2001:db8:0:{third + n:x}::/64") for n in range(12)]
             await here.settle()
-            assert sum(one.begun for one in connections) == fits
+            assert sum(one.begun for one in connections) == fit
             error = connections[-1].task.exception()
             assert isinstance(error, LimitExceeded)
-            assert str(error) == "the limit of new subscribers a second for one network is exceeded"
+            assert str(error) == refusal
         other = await here.connect("a", address="2001:db8:1::/64")
         await here.settle()
         assert other.begun
-
-
-async def test_n23_many_networks_of_a_household_have_no_more_streams_than_its_wider_networks() -> None:
-    async with world(plain(max_connections_per_client=3)) as here:
-        for third, fits in ((0, 6), (0x100, 6), (0x200, 0)):
-            connections = [await here.connect("a", address=f"2001:db8:0:{third + n:x}::/64") for n in range(12)]
-            await here.settle()
-            assert sum(one.begun for one in connections) == fits
-            error = connections[-1].task.exception()
-            assert isinstance(error, LimitExceeded)
-            assert str(error) == f"the limit of {6 if fits else 12} subscribers for one network is reached"
 
 
 async def test_n23_the_response_has_the_time_to_wait() -> None:

@@ -60,9 +60,9 @@ def test_n23_a_client_may_have_half_of_a_resource_and_then_its_share() -> None:
     assert refusal(held, OTHER) is None  # half is free again
     assert refusal(held, OTHER) is not None
     assert held.clients == {"one": 39, "other": 11}
-    held.require(ONE, used=49, held=50)  # exactly half
+    held.require(ONE, used=49, held=[50])  # exactly half
     with pytest.raises(LimitExceeded):
-        held.require(ONE, used=50, held=51)
+        held.require(ONE, used=50, held=[51])
 
 
 def test_n23_wider_networks_have_shares_that_grow_less_than_they_do() -> None:
