@@ -177,12 +177,13 @@ class Held(Share):
 
     def hold(self, client: Client, amount: int) -> None:
         """Count what a client begins to use, and others may share, for it alone."""
-        for name in client.names if amount else ():
+        # For each publish, so without the call of `names`; the same in `release`.
+        for name in (client.name, *client.networks) if amount else ():
             self._held[name] = self._held.get(name, 0) + amount
 
     def release(self, client: Client, amount: int) -> None:
         """Undo `hold`."""
-        for name in client.names if amount else ():
+        for name in (client.name, *client.networks) if amount else ():
             if left := self._held[name] - amount:
                 self._held[name] = left
             else:
