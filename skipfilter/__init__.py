@@ -21,7 +21,8 @@ or any predicate decides, or criteria on a message's fields (`FieldFilter`):
 
 from __future__ import annotations
 
-from skipfilter.container import CacheInfo, SkipFilter
+from skipfilter.core.filter import CacheInfo, SkipFilter
+from skipfilter.core.sources import Index, Source
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
 from skipfilter.explanation import Explanation
 from skipfilter.fields import FieldFilter
@@ -40,7 +41,6 @@ from skipfilter.matchers import (
     WordPattern,
     compile_matcher,
 )
-from skipfilter.sources import Index, Source
 
 __all__ = [
     "MATCHERS",

@@ -35,13 +35,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from pyroaring import BitMap
 
 from skipfilter.clauses import ClauseIndex
+from skipfilter.core.values import Values
 from skipfilter.criteria import clause_of, parse_criteria, parts_of_list
 from skipfilter.errors import not_copied
 from skipfilter.expressions import clauses_of, explain, is_expression, parts_of
 from skipfilter.messages import read
 from skipfilter.requirements import planes_of, rows_of
 from skipfilter.text import brief
-from skipfilter.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -24,7 +24,7 @@ from pyroaring import BitMap64
 from hub.delivery.seat import Seat
 from hub.protocol.topics import subscriptions_path
 from skipfilter import SelectorIndex, SkipFilter
-from skipfilter.sources import union
+from skipfilter.core.sources import union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

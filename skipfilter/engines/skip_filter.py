@@ -24,7 +24,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Generic
 
-from skipfilter.container import SkipFilter
+from skipfilter.core.filter import SkipFilter
 from skipfilter.engines.base import Value
 from skipfilter.errors import not_copied
 from skipfilter.index import SelectorIndex

@@ -33,7 +33,7 @@ from skipfilter import (
     UrlPattern,
     compile_matcher,
 )
-from skipfilter import values as values_module
+from skipfilter.core import values as values_module
 from skipfilter.tables.segments import SegmentTrie
 from skipfilter.trie import Trie
 from skipfilter.words import MAX_WORDS, Grammar

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pyroaring import BitMap64
 
-from skipfilter.cache import SegmentedCache
-from skipfilter.sources import Index, Source, union
+from skipfilter.core.cache import SegmentedCache
+from skipfilter.core.sources import Index, Source, union
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from skipfilter.values import Values
+    from skipfilter.core.values import Values
 
 FEW_IDS: Final = 32
 """Up to this number of new ids, adding each is faster than an OR of bitmaps."""

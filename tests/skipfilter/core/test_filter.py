@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyroaring import BitMap64
 
 from skipfilter import SelectorIndex, SkipFilter
-from skipfilter.entries import _Entry, _size
+from skipfilter.core.entries import _Entry, _size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from skipfilter.cache import SegmentedCache
+from skipfilter.core.cache import SegmentedCache
 
 
 @dataclass(eq=False)

@@ -21,10 +21,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from skipfilter.entries import Entries
+from skipfilter.core.entries import Entries
+from skipfilter.core.sources import Declarations, GroupedPredicate, Index, Predicate, Source, union
+from skipfilter.core.values import Values
 from skipfilter.errors import not_copied
-from skipfilter.sources import Declarations, GroupedPredicate, Index, Predicate, Source, union
-from skipfilter.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator

@@ -19,9 +19,9 @@ from pyroaring import BitMap64
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
+    from skipfilter.core.values import Values
     from skipfilter.explanation import Explanation
     from skipfilter.matchers import CompiledSelector, Selector
-    from skipfilter.values import Values
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
