@@ -21,7 +21,7 @@ from bench.benchmark import Case, Lines
 from bench.measure import figures
 from bench.workloads import SEED, word_patterns, word_topics
 from skipfilter.engines import OptimizedInvertedBitmap, SkipFilterEngine, SnapshotTrie, TrieEngine
-from skipfilter.words import AMQP
+from skipfilter.topics import AMQP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from bench.benchmark import Case, Lines
 from bench.measure import compare, figures, memory
 from bench.workloads import word_patterns, word_topics
 from skipfilter.engines import ENGINES, InvertedBitmap, SkipFilterEngine
-from skipfilter.words import AMQP
+from skipfilter.topics import AMQP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,7 +18,7 @@ from bench.benchmark import Case, Lines
 from bench.measure import compare
 from bench.workloads import SEED
 from skipfilter.engines import Filter, OptimizedInvertedBitmap, TrieEngine, optimized_inverted_bitmap
-from skipfilter.words import AMQP
+from skipfilter.topics import AMQP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

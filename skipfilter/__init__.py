@@ -24,10 +24,10 @@ from __future__ import annotations
 from skipfilter.core.filter import CacheInfo, SkipFilter
 from skipfilter.core.sources import Index, Source
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
-from skipfilter.explanation import Explanation
 from skipfilter.fields import FieldFilter
-from skipfilter.index import SelectorIndex
-from skipfilter.matchers import (
+from skipfilter.topics.explanation import Explanation
+from skipfilter.topics.index import SelectorIndex
+from skipfilter.topics.matchers import (
     MATCHERS,
     Amqp,
     CompiledSelector,

@@ -89,7 +89,7 @@ API: Final = {
         "The library in Python",
         ("skipfilter.SkipFilter", "skipfilter.SelectorIndex", "skipfilter.FieldFilter", "skipfilter.expressions",
          "skipfilter.UriTemplate", "skipfilter.UrlPattern", "skipfilter.Amqp", "skipfilter.Mqtt", "skipfilter.WordPattern",
-         "skipfilter.compile_matcher", "skipfilter.core.sources", "skipfilter.explanation", "skipfilter.errors",
+         "skipfilter.compile_matcher", "skipfilter.core.sources", "skipfilter.topics.explanation", "skipfilter.errors",
          "skipfilter.engines", "skipfilter.bulk"),
     ),
     "reference/hub.md": (

@@ -28,14 +28,14 @@ from skipfilter.engines import (
     TrieEngine,
 )
 from skipfilter.errors import PatternError
-from skipfilter.words import AMQP, MANY, MQTT, NATS
+from skipfilter.topics.words import AMQP, MANY, MQTT, NATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from skipfilter.engines import Engine
     from skipfilter.engines.snapshot_trie import Snapshot
-    from skipfilter.words import Grammar, Words
+    from skipfilter.topics.words import Grammar, Words
 
 
 def slowly(grammar: Grammar, pattern: str, topic: str) -> bool:

@@ -23,7 +23,7 @@ from skipfilter.bulk.errors import BadInput
 from skipfilter.bulk.posting_lists import SHARD_BITS
 from skipfilter.core.sources import union
 from skipfilter.errors import PatternError
-from skipfilter.index import SelectorIndex
+from skipfilter.topics.index import SelectorIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
 
-    from skipfilter.explanation import Explanation
-    from skipfilter.matchers import CompiledSelector, Selector
+    from skipfilter.topics.explanation import Explanation
+    from skipfilter.topics.matchers import CompiledSelector, Selector
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")

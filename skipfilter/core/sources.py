@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from skipfilter.core.values import Values
-    from skipfilter.explanation import Explanation
-    from skipfilter.matchers import CompiledSelector, Selector
+    from skipfilter.topics.explanation import Explanation
+    from skipfilter.topics.matchers import CompiledSelector, Selector
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")

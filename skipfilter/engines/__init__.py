@@ -13,7 +13,7 @@
 A `Filter` only answers whether any subscription matches; it needs no values.
 
 >>> from skipfilter.engines import ENGINES
->>> from skipfilter.words import AMQP
+>>> from skipfilter.topics import AMQP
 >>> engine = ENGINES["trie"](AMQP)
 >>> handle = engine.subscribe("forex.*", "ann")
 >>> _ = engine.subscribe("#.usd", "bob")
@@ -41,7 +41,7 @@ from skipfilter.engines.trie import TrieEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from skipfilter.words import Grammar
+    from skipfilter.topics.words import Grammar
 
 __all__ = [
     "ENGINES",

@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
-from skipfilter.coverage import covers
 from skipfilter.engines.trie import TrieEngine
 from skipfilter.errors import not_copied
+from skipfilter.topics.coverage import covers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from skipfilter.engines.base import Engine
-    from skipfilter.words import Grammar, Words
+    from skipfilter.topics.words import Grammar, Words
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class Filter:
     `make` makes the engine, which must accept any topic; a trie is fastest
     (bench/results/filtering.json).  One thread at a time.
 
-    >>> from skipfilter.words import AMQP
+    >>> from skipfilter.topics.words import AMQP
     >>> wanted = Filter(AMQP)
     >>> for pattern in ("forex.eur", "forex.*", "stock.ibm"):
     ...     handle = wanted.subscribe(pattern)

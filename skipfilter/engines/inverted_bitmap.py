@@ -26,12 +26,12 @@ from pyroaring import BitMap64
 
 from skipfilter.engines.base import Value
 from skipfilter.errors import not_copied, not_text
-from skipfilter.words import match_words
+from skipfilter.topics.words import match_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skipfilter.words import Grammar, Words
+    from skipfilter.topics.words import Grammar, Words
 
 
 class InvertedBitmap(Generic[Value]):

@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING, Generic, TypeAlias
 from skipfilter.engines.base import Value
 from skipfilter.engines.trie import TrieEngine
 from skipfilter.errors import not_copied
-from skipfilter.trie import begin, step
+from skipfilter.topics.trie import begin, step
 
 if TYPE_CHECKING:
-    from skipfilter.trie import Node
-    from skipfilter.words import Grammar
+    from skipfilter.topics.trie import Node
+    from skipfilter.topics.words import Grammar
 
 _Frontier: TypeAlias = "dict[Node[str, dict[Value, int]], bool]"
 
@@ -51,7 +51,7 @@ class _State(Generic[Value]):
     __slots__ = ("changes", "frontier", "hidden", "next", "other", "result")
 
     def __init__(self, frontier: _Frontier[Value], hidden: bool) -> None:
-        self.frontier = frontier  # the nodes, as in `skipfilter.trie`
+        self.frontier = frontier  # the nodes, as in `skipfilter.topics.trie`
         self.hidden = hidden  # the first state of topics that no leading wildcard matches
         self.next: dict[str, _State[Value]] = {}  # the states after words of children
         self.other: _State[Value] | None = None  # the state after any other word

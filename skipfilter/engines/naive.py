@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value
 from skipfilter.errors import not_copied
-from skipfilter.words import match_words
+from skipfilter.topics.words import match_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from skipfilter.words import Grammar, Words
+    from skipfilter.topics.words import Grammar, Words
 
 
 class Naive(Generic[Value]):

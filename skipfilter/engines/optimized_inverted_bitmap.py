@@ -50,13 +50,13 @@ from pyroaring import BitMap, FrozenBitMap
 
 from skipfilter.engines.base import Value, count_in, count_out
 from skipfilter.errors import not_copied
-from skipfilter.trie import Trie
-from skipfilter.words import MANY, ONE, Wildcard
+from skipfilter.topics.trie import Trie
+from skipfilter.topics.words import MANY, ONE, Wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from skipfilter.words import Grammar, Words
+    from skipfilter.topics.words import Grammar, Words
 
 PORTIONS: Final = (FrozenBitMap(range(64)), FrozenBitMap(range(64, 1_088)), FrozenBitMap(range(1_088, 17_472)))
 """The columns that `matches` tests first, and before all others."""

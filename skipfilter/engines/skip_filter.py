@@ -15,7 +15,7 @@ a trie.  The filter caches the union of their bitmaps, for topics that repeat.
     memory               an id in the pattern's bitmap, and in that of each cached topic
                          that it matches
 
-Source: K. Burns, skipfilter (Go), 2022, over the index of skipfilter/index.py.
+Source: K. Burns, skipfilter (Go), 2022, over the index of skipfilter/topics/index.py.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Generic
 from skipfilter.core.filter import SkipFilter
 from skipfilter.engines.base import Value
 from skipfilter.errors import not_copied
-from skipfilter.index import SelectorIndex
+from skipfilter.topics.index import SelectorIndex
 
 if TYPE_CHECKING:
-    from skipfilter.words import Grammar
+    from skipfilter.topics.words import Grammar
 
 
 class SkipFilterEngine(Generic[Value]):

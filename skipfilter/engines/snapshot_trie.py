@@ -30,20 +30,20 @@ from typing import TYPE_CHECKING, Generic
 from skipfilter.engines.base import Value
 from skipfilter.errors import not_copied
 from skipfilter.text import missing
-from skipfilter.trie import find_all, find_simple, finds
-from skipfilter.words import MANY, ONE
+from skipfilter.topics.trie import find_all, find_simple, finds
+from skipfilter.topics.words import MANY, ONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from immutables import Map
 
-    from skipfilter.words import Grammar, Wildcard, Words
+    from skipfilter.topics.words import Grammar, Wildcard, Words
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Node(Generic[Value]):
-    """An immutable node, with the attributes that `skipfilter.trie` reads in a walk."""
+    """An immutable node, with the attributes that a walk reads (`topics.trie`)."""
 
     words: Map[str, _Node[Value]]
     one: _Node[Value] | None = None
@@ -130,7 +130,7 @@ class SnapshotTrie(Generic[Value]):
     Raises ImportError if the package immutables is missing; version 0.21 has no wheel
     for CPython 3.14.
 
-    >>> from skipfilter.words import AMQP
+    >>> from skipfilter.topics.words import AMQP
     >>> readers = SnapshotTrie(AMQP)
     >>> handle = readers.subscribe("forex.*", "ann")
     >>> before = readers.snapshot()

@@ -15,8 +15,8 @@
                            begin alike
 
 Source: RabbitMQ, Very fast and scalable topic routing, 2010; T. Treat, Fast Topic
-Matching, 2016.  Both backtrack.  `skipfilter.trie` walks a set of nodes instead, so a
-lookup is never exponential.
+Matching, 2016.  Both backtrack.  `skipfilter.topics.trie` walks a set of nodes instead,
+so a lookup is never exponential.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value, count_in, count_out
 from skipfilter.errors import not_copied
-from skipfilter.trie import Trie, find_all, find_simple
+from skipfilter.topics.trie import Trie, find_all, find_simple
 
 if TYPE_CHECKING:
-    from skipfilter.words import Grammar, Words
+    from skipfilter.topics.words import Grammar, Words
 
 
 class TrieEngine(Generic[Value]):

@@ -33,9 +33,9 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from skipfilter.matchers import UrlPattern, compile_matcher
 from skipfilter.spark.matching import match
 from skipfilter.spark.schemas import SELECTOR
+from skipfilter.topics.matchers import UrlPattern, compile_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ import pytest
 
 from skipfilter import FieldFilter, SelectorIndex, SkipFilter
 from skipfilter.engines import ENGINES, InvertedBitmap, SnapshotTrie
-from skipfilter.words import AMQP
+from skipfilter.topics.words import AMQP
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from skipfilter.coverage import covers
 from skipfilter.engines import ENGINES, Filter, InvertedBitmap, filtering
 from skipfilter.errors import PatternError
-from skipfilter.words import AMQP, MQTT, ONE, Grammar
+from skipfilter.topics.coverage import covers
+from skipfilter.topics.words import AMQP, MQTT, ONE, Grammar
 
 
 def filled(grammar: Grammar, *patterns: str) -> tuple[Filter, dict[str, int]]:

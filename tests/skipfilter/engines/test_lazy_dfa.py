@@ -5,7 +5,7 @@ again.
 from __future__ import annotations
 
 from skipfilter.engines import LazyDfa
-from skipfilter.words import AMQP, MQTT
+from skipfilter.topics.words import AMQP, MQTT
 
 
 def made(engine: LazyDfa[str]) -> int:

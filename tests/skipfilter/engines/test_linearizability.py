@@ -15,7 +15,7 @@ import pytest
 
 from skipfilter import SkipFilter
 from skipfilter.engines import SkipFilterEngine, SnapshotTrie
-from skipfilter.words import AMQP, match_words
+from skipfilter.topics.words import AMQP, match_words
 from tests.linearizability import History, Operation, busy_switching, is_linearizable, run_threads
 from tests.waiting import HANG
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from immutables import Map
 
     from skipfilter.engines import Engine
-    from skipfilter.words import Grammar, Words
+    from skipfilter.topics.words import Grammar, Words
 
 # -- the models
 

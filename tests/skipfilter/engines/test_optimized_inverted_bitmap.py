@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap, FrozenBitMap
 
 from skipfilter.engines import OptimizedInvertedBitmap, optimized_inverted_bitmap
-from skipfilter.words import AMQP, MANY, MQTT, ONE, Wildcard
+from skipfilter.topics.words import AMQP, MANY, MQTT, ONE, Wildcard
 
 
 def filled(engine: OptimizedInvertedBitmap[str], *patterns: str) -> OptimizedInvertedBitmap[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from skipfilter.engines import SnapshotTrie
 from skipfilter.text import INSTALL
-from skipfilter.words import AMQP
+from skipfilter.topics.words import AMQP
 
 
 def test_a_snapshot_is_of_one_moment() -> None:
@@ -85,7 +85,7 @@ def test_without_immutables_only_snapshot_trie_is_missing() -> None:
 import sys
 sys.modules["immutables"] = None
 from skipfilter.engines import ENGINES
-from skipfilter.words import AMQP
+from skipfilter.topics.words import AMQP
 for name, make in ENGINES.items():
     try:
         make(AMQP).subscribe("a", "x")

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import skipfilter.engines.lazy_dfa
-import skipfilter.trie
+import skipfilter.topics.trie
 from skipfilter.engines import LazyDfa, OptimizedInvertedBitmap, SkipFilterEngine, SnapshotTrie, TrieEngine
-from skipfilter.trie import Trie
-from skipfilter.words import AMQP, MQTT, match_words
+from skipfilter.topics.trie import Trie
+from skipfilter.topics.words import AMQP, MQTT, match_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from skipfilter.engines import Engine
-    from skipfilter.words import Grammar
+    from skipfilter.topics.words import Grammar
 
 
 def test_patterns_share_the_nodes_of_their_common_start() -> None:
@@ -84,14 +84,14 @@ def test_a_topic_visits_a_node_at_most_once_a_word(
     make: Callable[[Grammar], Engine[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visited = 0
-    step = skipfilter.trie.step
+    step = skipfilter.topics.trie.step
 
     def counting(frontier: dict[Any, bool], word: str, hidden: bool = False) -> dict[Any, bool]:
         nonlocal visited
         visited += len(frontier)
         return step(frontier, word, hidden)
 
-    monkeypatch.setattr(skipfilter.trie, "step", counting)
+    monkeypatch.setattr(skipfilter.topics.trie, "step", counting)
     monkeypatch.setattr(skipfilter.engines.lazy_dfa, "step", counting)
     engine = make(AMQP)
     engine.subscribe(HARD, "x")
@@ -123,14 +123,14 @@ def test_a_pattern_is_compared_at_most_words_times_words() -> None:
 
 def test_matches_stops_at_a_tail_that_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
-    step = skipfilter.trie.step
+    step = skipfilter.topics.trie.step
 
     def counting(frontier: dict[Any, bool], word: str, hidden: bool = False) -> dict[Any, bool]:
         nonlocal steps
         steps += 1
         return step(frontier, word, hidden)
 
-    monkeypatch.setattr(skipfilter.trie, "step", counting)
+    monkeypatch.setattr(skipfilter.topics.trie, "step", counting)
     for pattern, needed in (("#", 0), ("a.#", 1), ("a.*.#", 2)):
         engine: TrieEngine[str] = TrieEngine(AMQP)
         engine.subscribe(pattern, "x")

@@ -1,0 +1,355 @@
+"""SelectorIndex: finds the values whose selectors match a topic, without testing
+values.
+
+A value declares selectors; each is a matcher type and a pattern.  Values that declare
+the same selector share one bitmap of ids, and for each matcher type a table finds the
+bitmaps of a topic.
+
+    alice  uritemplate /books/{id}   ─┐
+    bob    uritemplate /books/{isbn} ─┴─► trie of segments ─► {0, 1} ─┐
+    bob    exact       /books/1      ───► hash             ─► {1}    ─┼─ OR ─► {0, 1, 2}
+    carol  mqtt        /books/#      ───► trie of words    ─► {2}    ─┘
+
+So a topic that was never seen before costs the walks of the tables, some microseconds
+whatever the number of values; a predicate would be called once for each value.
+
+A SkipFilter refers to the bitmaps of a topic, the posting lists.  If a value comes or
+goes, its posting lists change in place.  So the filter asks again only if there is a
+new posting list, and the newest selectors are in a journal:
+
+    id of the value     7            9             9
+    selector            /books/{id}  /films/{id}   /books/new
+
+A filter that knows the posting lists of a topic up to the id 8 gets the topic tested
+against the last two selectors.  If the journal does not go back so far, the tables are
+walked again.  Ids only grow, so they are also the clock.
+
+Source: inverted bitmaps are Svalgaard's and Tveden's, 1980.  Here there is one for each
+distinct selector, not one for each topic, so the topics need not be known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from skipfilter.errors import LimitError, PatternError, not_copied, not_text
+from skipfilter.text import shown
+from skipfilter.topics.explanation import explain
+from skipfilter.topics.matchers import MATCHERS, UrlPattern
+from skipfilter.topics.tables import (
+    AlikeLimit,
+    EverythingTable,
+    ExactTable,
+    LinearTable,
+    UriTemplateTable,
+    UrlPatternTable,
+    amqp_table,
+    mqtt_table,
+    word_table,
+)
+
+JOURNAL: Final = 16
+"""The number of the newest selectors in the journal."""
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyroaring import BitMap64
+
+    from skipfilter.topics.explanation import Explanation
+    from skipfilter.topics.matchers import CompiledSelector, Matcher, Selector
+    from skipfilter.topics.tables import PostingList, Table
+    from skipfilter.topics.words import Grammar
+
+
+class SelectorIndex:
+    """The source of one SkipFilter, whose values declare selectors.
+
+    Relative URL Patterns, and topics under them, are resolved against `base_url`.
+    `grammars` adds matcher types for patterns of words by their names: for example
+    `skipfilter.topics.NATS`, or a `Grammar` of your own.  `matchers` adds any other
+    matcher types of your own; each of their distinct patterns is tested against each
+    new topic.
+
+    Limits.  If one is exceeded, nothing has changed.  Raises PatternError if a pattern
+    has more than `max_length` characters.  Raises LimitError for more than
+    `max_selectors` selectors of a value, more than `max_url_patterns` distinct URL
+    Patterns with groups in parentheses (some 7 KB each, and up to 32 KB; one with more
+    than 50 instructions counts as several, see `UrlPattern.cost`), or more than
+    `max_alike` URI templates or other URL Patterns that no fixed text distinguishes,
+    each of which must be tested against each new topic.  With `above_max_alike`, that
+    function is called instead: with the value, and with the ids of the values that
+    declare each of the others, which are empty for those that this value declares too.
+    It raises an error to refuse the value.  If `regexp_groups` is True,
+    a URL Pattern is trusted with up to 8 MB; otherwise one that needs more than 32 KB
+    raises PatternError.
+
+    A selector may be compiled, as in `("uritemplate", UriTemplate("/{id}"))`.  It
+    equals the selector with its pattern, and values that share the matcher pay for it
+    once. Its length and `regexp_groups` are not checked: the caller vouches for it.
+    Raises ValueError if it is of another type, or has another `base_url`.
+
+    A topic costs O(its length * the nodes that its beginning reaches), and a test for
+    each candidate (`verified` counts them).  A declaration costs O(length of the
+    pattern).  The filter calls `add`, `discard` and `posting_lists` under its lock;
+    `explain`, `verified` and `distinct` may be called from any thread.  Raises
+    TypeError if an index is copied or pickled.
+
+    >>> from skipfilter import SkipFilter
+    >>> readers = SkipFilter(SelectorIndex())
+    >>> _ = readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
+    >>> _ = readers.add("bob", [("exact", "https://example.com/books/1")])
+    >>> readers.match_any("https://example.com/books/1")
+    ['alice', 'bob']
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        grammars: Iterable[Grammar] = (),
+        matchers: Mapping[str, Callable[[str], Matcher]] = MappingProxyType({}),
+        regexp_groups: bool = False,
+        max_length: int = 4096,
+        max_selectors: int = 100,
+        max_url_patterns: int = 10_000,
+        max_alike: int = 256,
+        above_max_alike: Callable[[object, list[BitMap64]], None] | None = None,
+    ) -> None:
+        self._alike = AlikeLimit(max_alike, above_max_alike)
+        url_patterns = UrlPatternTable(base_url, max_url_patterns, self._alike, regexp_groups=regexp_groups)
+        compile_url_pattern = partial(UrlPattern, base_url=base_url, regexp_groups=regexp_groups)
+        of_words = {grammar.name: word_table(grammar) for grammar in grammars}
+        self._compile: dict[str, Callable[[str], Matcher]] = {
+            **MATCHERS,
+            "urlpattern": compile_url_pattern,
+            **{name: table.compile for name, table in of_words.items()},
+            **matchers,
+        }
+        tables: dict[str, Table] = {
+            "exact": ExactTable(),
+            "everything": EverythingTable(),
+            "uritemplate": UriTemplateTable(self._alike),
+            "urlpattern": url_patterns,
+            "amqp": amqp_table(),
+            "mqtt": mqtt_table(),
+            **of_words,
+        }
+        self._tables = {
+            matcher_type: tables[matcher_type]
+            if matcher_type in tables and matcher_type not in matchers
+            else LinearTable(compile)
+            for matcher_type, compile in self._compile.items()
+        }
+        self._max_length = max_length
+        self._max_selectors = max_selectors
+        # value -> its selectors and their posting lists; a posting list in use has ids.
+        self._held: dict[object, tuple[tuple[Selector | CompiledSelector, ...], tuple[PostingList, ...]]] = {}
+        self._in_use: list[Table] = []  # tables that ever had a pattern; no other is walked
+        self._newest = -1  # the newest id
+        # The newest selectors, oldest first: the id of the value that declared each
+        # first, its matcher and its posting list.
+        self._journal: deque[tuple[int, Matcher, BitMap64]] = deque(maxlen=JOURNAL)
+        self._journal_end = -1  # the newest id in the journal
+        # From ids after this one on, the journal has all selectors.  It is at least 0,
+        # so that the tables are walked for a new topic.
+        self._forgotten = 0
+        self.distinct = 0
+        """The number of distinct selectors; selectors that mean the same count as one.
+        """
+
+    __reduce__ = not_copied
+
+    needs_selectors: Final = True
+    """For a SkipFilter: a value without selectors would match nothing."""
+
+    # -- as the source of a SkipFilter
+
+    def add(self, id: int, value: object, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
+        """Take in the selectors that `value` declares, or with an error none of them.
+
+        Declaring the same selectors again changes nothing.  Raises ValueError if they
+        differ, because the selectors of a value never change; LimitError and
+        PatternError as the class says; and LookupError if a matcher type does not
+        exist.
+        """
+        declared = self._parsed(value, selectors)
+        if (held := self._held.get(value)) is not None:
+            if set(map(_in_text, held[0])) != declared.keys():
+                raise ValueError(f"{value!r:.80} is in the index with other selectors; remove it first")
+            return
+        if id <= self._newest:
+            raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
+        compiled = []
+        for matcher_type, pattern in declared.values():
+            table = self._table(matcher_type)
+            matcher = self._compiled(table, matcher_type, pattern) if isinstance(pattern, str) else pattern
+            compiled.append((table, matcher))
+        if id <= self._newest or id < self._journal_end:
+            raise ValueError("another value was added while the selectors of this one were compiled")
+        # A dict, because selectors that mean the same have one posting list.
+        posting_lists: dict[PostingList, Matcher] = {}
+        self._alike.value = value
+        try:
+            for table, matcher in compiled:
+                posting_lists.setdefault(table.declare(matcher), matcher)
+        except BaseException:
+            for postings in posting_lists:
+                if not postings.ids:
+                    postings.table.remove(postings)
+            raise
+        finally:
+            self._alike.value = None
+        for postings, matcher in posting_lists.items():
+            if not postings.ids:
+                self._begin(id, postings, matcher)
+            postings.ids.add(id)
+        self._held[value] = tuple(declared.values()), tuple(posting_lists)
+        self._newest = id
+
+    def discard(self, id: int, value: object) -> None:
+        """Forget `value` and its selectors.  Raises KeyError if it is absent."""
+        _, posting_lists = self._held.pop(value)
+        if id == self._newest:
+            self._newest -= 1  # a filter that undoes an addition uses the id again
+        for postings in posting_lists:
+            postings.ids.discard(id)
+            if not postings.ids:
+                postings.table.remove(postings)
+                self.distinct -= 1
+
+    def posting_lists(self, key: str, start: int = 0) -> list[BitMap64]:
+        """Return the posting lists of the topic `key` that were made for the value
+        with the id `start`, or for a later one.
+
+        Costs a test for each of these selectors if they are few, else the walks of the
+        tables.  Raises TypeError if the topic is not a str.
+        """
+        if not isinstance(key, str):
+            raise not_text(key)
+        if start > self._journal_end:
+            return []
+        if start > self._forgotten:
+            # From a copy: a matcher of the caller's own may add and remove values.
+            fresh = []
+            for one in reversed(self._journal):
+                if one[0] < start:
+                    break
+                fresh.append(one)
+            return [ids for _, matcher, ids in fresh if ids and matcher.match(key)]
+        lists = []
+        for table in self._in_use:  # a comprehension would be slower
+            for postings in table.find(key):
+                lists.append(postings.ids)  # noqa: PERF401
+        return lists
+
+    # -- for people
+
+    def selectors(self, value: object) -> tuple[Selector, ...]:
+        """Return the selectors that `value` declares, in its order, each once.
+
+        Raises KeyError if the value is absent.
+        """
+        return tuple(map(_in_text, self._held[value][0]))
+
+    def explain(self, key: str, value: object) -> list[Explanation]:
+        """Return, for each selector of `value`, whether it matches the topic `key`, and
+        why.
+
+        Uses the matchers and not the tables, so it is also the reference for the index.
+        Raises KeyError if the value is absent, and TypeError if the topic is not a str.
+
+        >>> index = SelectorIndex()
+        >>> index.add(0, "bob", [("exact", "/books/1"), ("amqp", "stock.*")])
+        >>> for explanation in index.explain("/books/1", "bob"):
+        ...     print(explanation)
+        exact '/books/1' matches
+        amqp 'stock.*' does not match: word 1 is '/books/1'
+        """
+        if not isinstance(key, str):
+            raise not_text(key)
+        explanations = []
+        for selector in self._held[value][0]:
+            matcher_type, pattern = selector
+            matcher = self._compile[matcher_type](pattern) if isinstance(pattern, str) else pattern
+            explanations.append(explain(_in_text(selector), matcher, key))
+        return explanations
+
+    @property
+    def verified(self) -> int:
+        """The number of patterns that were tested one by one so far.
+
+        Many for each topic mean patterns that were made hard to distinguish.
+        """
+        return sum(table.verified for table in self._in_use)
+
+    # -- internals
+
+    def _parsed(
+        self, value: object, selectors: Iterable[Selector | CompiledSelector]
+    ) -> dict[Selector, Selector | CompiledSelector]:
+        """Return the declared selectors by their text; as text if one came in both
+        forms.
+        """
+        declared: dict[Selector, Selector | CompiledSelector] = {}
+        for selector in selectors:
+            match selector:
+                case (str(), str()):
+                    text = selector if isinstance(selector, tuple) else (selector[0], selector[1])
+                    declared[text] = text
+                case (str() as matcher_type, object(pattern=str() as pattern) as matcher):
+                    if not self._table(matcher_type).accepts(matcher):
+                        reason = "another type of matcher, or another base URL, than this index has"
+                        raise ValueError(f"selector {selector!r:.80}: {reason}")
+                    compiled = selector if isinstance(selector, tuple) else (matcher_type, matcher)
+                    declared.setdefault((matcher_type, pattern), compiled)
+                case _:
+                    raise ValueError(f"selector {selector!r:.80}: not a (matcher type, pattern)")
+            if len(declared) > self._max_selectors:
+                raise LimitError(f"{value!r:.80} declares more than {self._max_selectors} selectors")
+        return declared
+
+    def _table(self, matcher_type: str) -> Table:
+        try:
+            return self._tables[matcher_type]
+        except KeyError:
+            raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}") from None
+
+    def _compiled(self, table: Table, matcher_type: str, pattern: str) -> Matcher:
+        if len(pattern) > self._max_length:
+            reason = f"it has {len(pattern):,} characters; the limit is {self._max_length:,}"
+            raise PatternError(matcher_type, pattern, reason)
+        return table.compile(pattern)
+
+    def _begin(self, id: int, postings: PostingList, matcher: Matcher) -> None:
+        """Count a selector that a value declares first."""
+        if postings.table not in self._in_use:
+            self._in_use.append(postings.table)
+        self.distinct += 1
+        if len(self._journal) == self._journal.maxlen:
+            self._forgotten = self._journal[0][0]
+        self._journal.append((id, matcher, postings.ids))
+        self._journal_end = id
+
+    def _check(self) -> None:
+        """Assert all invariants; for tests."""
+        there: set[PostingList] = set()
+        for table in self._tables.values():
+            table._check()
+            assert all(postings.table is table for postings in table.posting_lists())
+            there.update(table.posting_lists())
+        assert {postings for _, posting_lists in self._held.values() for postings in posting_lists} == there
+        assert all(postings.ids and postings.table in self._in_use for postings in there)
+        assert len(there) == self.distinct
+        noted = [id for id, _, _ in self._journal]
+        assert noted == sorted(noted)
+        assert self._journal_end == max(noted, default=-1)
+        assert self._forgotten <= min(noted, default=0)
+
+
+def _in_text(selector: Selector | CompiledSelector) -> Selector:
+    matcher_type, pattern = selector
+    return matcher_type, pattern if isinstance(pattern, str) else pattern.pattern

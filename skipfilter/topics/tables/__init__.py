@@ -1,0 +1,29 @@
+"""Tables: all patterns of one matcher type, found by a topic.
+
+To add a table, add a file here and a line to `skipfilter.topics.index`.  If a matcher
+type has no table, its patterns are tested one by one.
+"""
+
+from __future__ import annotations
+
+from skipfilter.topics.tables.base import PostingList, Table
+from skipfilter.topics.tables.residual import AlikeLimit
+from skipfilter.topics.tables.simple import EverythingTable, ExactTable, LinearTable
+from skipfilter.topics.tables.uri_templates import UriTemplateTable
+from skipfilter.topics.tables.url_patterns import UrlPatternTable
+from skipfilter.topics.tables.words import WordTable, amqp_table, mqtt_table, word_table
+
+__all__ = [
+    "AlikeLimit",
+    "EverythingTable",
+    "ExactTable",
+    "LinearTable",
+    "PostingList",
+    "Table",
+    "UriTemplateTable",
+    "UrlPatternTable",
+    "WordTable",
+    "amqp_table",
+    "mqtt_table",
+    "word_table",
+]

@@ -1,0 +1,86 @@
+"""Patterns of words, such as those of AMQP, in a trie (see `skipfilter.topics.trie`).
+
+A topic costs O(words * nodes that its beginning reaches).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from skipfilter.topics.matchers import Amqp, Mqtt, WordPattern
+from skipfilter.topics.tables.base import PostingList
+from skipfilter.topics.trie import Trie, find_all, find_simple
+from skipfilter.topics.words import AMQP, MQTT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from skipfilter.topics.matchers import Matcher
+    from skipfilter.topics.words import Grammar
+
+
+class WordTable:
+    """The patterns of one grammar.
+
+    The path of a posting list is its pattern's words.
+    """
+
+    def __init__(self, grammar: Grammar, compile: Callable[[str], Amqp | Mqtt | WordPattern]) -> None:
+        self.verified = 0
+        self.compile: Callable[[str], Matcher] = compile
+        self._grammar = grammar
+        self._trie: Trie[str, PostingList] = Trie()
+
+    def accepts(self, matcher: Matcher) -> bool:
+        """Return whether it is a matcher of this grammar."""
+        if isinstance(matcher, WordPattern):
+            return matcher.grammar == self._grammar
+        return type(matcher) is self.compile
+
+    def declare(self, matcher: Matcher) -> PostingList:
+        """Return the posting list of the pattern, and make it if it is new."""
+        assert isinstance(matcher, Amqp | Mqtt | WordPattern)
+        node = self._trie.node(matcher.words)
+        if node.value is None:
+            node.value = PostingList(self, matcher.words)
+        return node.value
+
+    def remove(self, postings: PostingList) -> None:
+        """Forget the pattern, and the nodes that only it needed."""
+        self._trie.node(postings.path).value = None
+        self._trie.prune(postings.path)
+
+    def find(self, topic: str) -> list[PostingList]:
+        """Return the posting lists of the patterns that match `topic`."""
+        trie = self._trie
+        find = find_all if trie.inner_manys else find_simple  # as Trie.find, without a call
+        words, hidden = self._grammar.read(topic)
+        return find(trie.root, words, hidden)
+
+    def posting_lists(self) -> Iterator[PostingList]:
+        """Iterate over all posting lists."""
+        if self._trie.root.value is not None:
+            yield self._trie.root.value
+        for _, node in self._trie.nodes():
+            if node.value is not None:
+                yield node.value
+
+    def _check(self) -> None:
+        self._trie._check()
+        assert all(self._trie.node(postings.path).value is postings for postings in self.posting_lists())
+
+
+def amqp_table() -> WordTable:
+    """Return an empty table of AMQP patterns."""
+    return WordTable(AMQP, Amqp)
+
+
+def mqtt_table() -> WordTable:
+    """Return an empty table of MQTT patterns."""
+    return WordTable(MQTT, Mqtt)
+
+
+def word_table(grammar: Grammar) -> WordTable:
+    """Return an empty table of the patterns of a grammar."""
+    return WordTable(grammar, partial(WordPattern, grammar=grammar))
