@@ -17,14 +17,14 @@ from pyroaring import BitMap
 from bench.benchmark import Case, Lines
 from bench.measure import compare, memory
 from bench.workloads import SEED
-from skipfilter.fields import FieldFilter
-from skipfilter.messages import read
+from skipfilter import FieldFilter
+from skipfilter.fields.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bench.measure import Figures
-    from skipfilter.criteria import Criterion
+    from skipfilter.fields.criteria import Criterion
 
 QUESTION = "Which implementation finds the values whose criteria a message meets fastest?"
 WORKLOAD = (

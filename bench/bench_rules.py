@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.benchmark import BENCH, Case, Lines
 from bench.measure import figures
 from bench.workloads import SEED
-from skipfilter.expressions import all_of, at_least, between, not_, one_of, prefix, present
-from skipfilter.fields import FieldFilter
+from skipfilter.fields import FieldFilter, all_of, at_least, between, not_, one_of, prefix, present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bench.measure import Figures
-    from skipfilter.expressions import Expression
+    from skipfilter.fields import Expression
 
 QUESTION = "How fast are rules on events, beside AWS event-ruler?"
 WORKLOAD = (

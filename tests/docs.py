@@ -87,7 +87,7 @@ PAGES: Final[dict[str, Source]] = {
 API: Final = {
     "reference/skipfilter.md": (
         "The library in Python",
-        ("skipfilter.SkipFilter", "skipfilter.SelectorIndex", "skipfilter.FieldFilter", "skipfilter.expressions",
+        ("skipfilter.SkipFilter", "skipfilter.SelectorIndex", "skipfilter.fields",
          "skipfilter.UriTemplate", "skipfilter.UrlPattern", "skipfilter.Amqp", "skipfilter.Mqtt", "skipfilter.WordPattern",
          "skipfilter.compile_matcher", "skipfilter.core.sources", "skipfilter.topics.explanation", "skipfilter.errors",
          "skipfilter.engines", "skipfilter.bulk"),

@@ -23,8 +23,9 @@ PUBLIC = {
     "skipfilter.bulk": "BadInput BroadcastLimit PipelineError match",
     "skipfilter.engines": "ENGINES Engine Filter InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "
     "SnapshotTrie TrieEngine",
-    "skipfilter.expressions": "Expression PartExplanation above all_of any_of at_least at_most below between not_ one_of "
-    "prefix present",
+    "skipfilter.fields": "Expression FieldFilter PartExplanation above all_of any_of at_least at_most below between not_ "
+    "one_of prefix present",
+    "skipfilter.topics": "AMQP Grammar MQTT NATS",
 }
 
 

@@ -20,18 +20,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from skipfilter import clauses, fields
-from skipfilter.clauses import CANDIDATES, Candidates
-from skipfilter.criteria import MAX_CRITERIA
-from skipfilter.expressions import present
-from skipfilter.fields import SLACK, FieldFilter
-from skipfilter.messages import read
-from skipfilter.requirements import BitSlices, planes_of
+from skipfilter.fields import clauses
+from skipfilter.fields import filter as fields
+from skipfilter.fields.bit_slices import BitSlices, planes_of
+from skipfilter.fields.clauses import CANDIDATES, Candidates
+from skipfilter.fields.criteria import MAX_CRITERIA
+from skipfilter.fields.expressions import present
+from skipfilter.fields.filter import SLACK, FieldFilter
+from skipfilter.fields.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
-    from skipfilter.criteria import Criterion
+    from skipfilter.fields.criteria import Criterion
 
     Message = Mapping[str, object]
 
@@ -258,7 +259,7 @@ def test_a_message_that_is_not_a_mapping_is_named(message: Any) -> None:
         ({"currency": "USD"}, "write list(criteria.items()), or an expression"),
         (("currency", "USD"), "write [('currency', 'USD')], or ['currency', 'USD'] for two fields"),
         (len, "a predicate needs a SkipFilter"),
-        (7, "write one_of(field, value), or another function of skipfilter.expressions"),
+        (7, "write one_of(field, value), or another function of skipfilter.fields"),
     ],
 )
 def test_criteria_that_are_not_a_list_are_refused_with_how_to_write_them(criteria: Any, how: str) -> None:

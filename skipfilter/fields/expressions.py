@@ -39,29 +39,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
 from skipfilter.errors import LimitError
-from skipfilter.messages import MAX_NAMES, MAX_PATH, has_hash
+from skipfilter.fields.messages import MAX_NAMES, MAX_PATH, has_hash
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from skipfilter.messages import Message, Row
-
-__all__ = [
-    "Expression",
-    "PartExplanation",
-    "above",
-    "all_of",
-    "any_of",
-    "at_least",
-    "at_most",
-    "below",
-    "between",
-    "not_",
-    "one_of",
-    "prefix",
-    "present",
-]
+    from skipfilter.fields.messages import Message, Row
 
 MAX_DEPTH: Final = 20
 """The maximum depth of an expression."""
@@ -421,7 +405,7 @@ def how_to_write(something: object) -> str:
         case list() | set() | frozenset() | tuple() if any(map(is_expression, something)):
             return "write *parts: the parts are arguments of their own"
         case _:
-            return "write one_of(field, value), or another function of skipfilter.expressions"
+            return "write one_of(field, value), or another function of skipfilter.fields"
 
 
 def ordered(value: object) -> tuple[str, Any] | None:

@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from skipfilter import FieldFilter, LimitError, clauses, fields, requirements
-from skipfilter.expressions import (
+from skipfilter import FieldFilter, LimitError
+from skipfilter.fields import bit_slices, clauses
+from skipfilter.fields import filter as fields
+from skipfilter.fields.expressions import (
     MAX_CLAUSES,
     MAX_DEPTH,
     MAX_PARTS,
@@ -36,7 +38,7 @@ from skipfilter.expressions import (
     prefix,
     present,
 )
-from skipfilter.messages import MAX_NAMES, read
+from skipfilter.fields.messages import MAX_NAMES, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,7 +155,7 @@ class AgainstBruteForce(RuleBasedStateMachine):
         self.patches = [
             patch.object(clauses, "CANDIDATES", candidates),
             patch.object(fields, "SLACK", slack),
-            patch.object(requirements, "BLOCK", block),
+            patch.object(bit_slices, "BLOCK", block),
         ]
         for one in self.patches:
             one.start()
@@ -342,7 +344,7 @@ def test_what_is_deeper_than_a_path_may_be_is_not_seen() -> None:
 
 def test_many_bounds_are_in_blocks() -> None:
     readers: FieldFilter[int] = FieldFilter()
-    count = 4 * requirements.BLOCK
+    count = 4 * bit_slices.BLOCK
     for n in range(count):
         readers.add(n, at_least("f", n * 7 % count))
     readers._check()
@@ -467,7 +469,7 @@ def test_an_error_while_bounds_are_compared_changes_nothing() -> None:
 
 def test_too_many_parts_about_one_field_change_nothing() -> None:
     readers: FieldFilter[int] = FieldFilter()
-    many = [prefix("f", f"{n}") for n in range(requirements.MAX_REPEATS + 1)]
+    many = [prefix("f", f"{n}") for n in range(bit_slices.MAX_REPEATS + 1)]
     for expression in (all_of(*many), any_of(present("g"), all_of(*many)), all_of(*map(not_, many))):
         with pytest.raises(LimitError, match=r"^a clause has more than 20 parts of one kind about one field$"):
             readers.add(0, expression)
@@ -601,7 +603,7 @@ nan = float("nan")
         (
             not_,
             (1,),
-            "1 is not an expression; write one_of(field, value), or another function of skipfilter.expressions",
+            "1 is not an expression; write one_of(field, value), or another function of skipfilter.fields",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Requirements: which clauses does a message meet?  Answered for all ids at once.
+"""Bit slices: which clauses does a message meet?  Answered for all ids at once.
 
 Each id has a clause: parts that must hold, and parts that must not.  A part has an
 index that turns a value of its field into the ids that it holds for:
@@ -39,13 +39,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from pyroaring import BitMap
 
 from skipfilter.errors import LimitError
-from skipfilter.expressions import Not, OneOf, Prefix, Present, Range, ordered
+from skipfilter.fields.expressions import Not, OneOf, Prefix, Present, Range, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-    from skipfilter.expressions import Clause, Expression, Literal
-    from skipfilter.messages import Message, Row
+    from skipfilter.fields.expressions import Clause, Expression, Literal
+    from skipfilter.fields.messages import Message, Row
 
 _Key = TypeVar("_Key")
 Bound: TypeAlias = tuple[Any, int]

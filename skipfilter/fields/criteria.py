@@ -13,12 +13,12 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import LimitError
-from skipfilter.expressions import OneOf, Present, check_field, how_to_write, is_expression, why_no_content
+from skipfilter.fields.expressions import OneOf, Present, check_field, how_to_write, is_expression, why_no_content
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
-    from skipfilter.expressions import Clause, Literal
-    from skipfilter.messages import Row
+    from skipfilter.fields.expressions import Clause, Literal
+    from skipfilter.fields.messages import Row
 
 Criterion: TypeAlias = str | tuple[str, Hashable]
 """A field that must be present, or a field and its required content."""

@@ -1,7 +1,8 @@
 """ClauseIndex: which ids have a clause that a message meets?
 
-A clause is a set of literals, all of which must hold (see `skipfilter.expressions`).
-Two algorithms find the ids, and the one that is cheaper for the message is used:
+A clause is a set of literals, all of which must hold (see
+`skipfilter.fields.expressions`).  Two algorithms find the ids, and the one that is
+cheaper for the message is used:
 
 *Access predicates.*  Ids with equal clauses share a list, their group.  The group is in
 the buckets of one literal, the rarest at the time when the first of the ids came.  Only
@@ -13,9 +14,9 @@ these buckets).
     1   {currency=EUR or USD}               currency=EUR  {currency=EUR or USD}: [1]
     2   {total >= 100}              none
 
-*Bit slices* (see `skipfilter.requirements`).  O(literals that hold * planes) operations
-on bitmaps, however many ids match.  A group of ranges, prefixes and negations alone has
-no bucket, so bit slices answer it always.
+*Bit slices* (see `skipfilter.fields.bit_slices`).  O(literals that hold * planes)
+operations on bitmaps, however many ids match.  A group of ranges, prefixes and
+negations alone has no bucket, so bit slices answer it always.
 
 Source: F. Fabret et al., Filtering algorithms and implementation for very fast
 publish/subscribe systems, SIGMOD 2001, for access predicates.
@@ -30,14 +31,14 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from skipfilter.requirements import BitSlices, place, rows_of
+from skipfilter.fields.bit_slices import BitSlices, place, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from skipfilter.expressions import Clause, Not, Part
-    from skipfilter.messages import Message, Row
-    from skipfilter.requirements import Placed
+    from skipfilter.fields.bit_slices import Placed
+    from skipfilter.fields.expressions import Clause, Not, Part
+    from skipfilter.fields.messages import Message, Row
 
 CANDIDATES = 500
 """Above this number of candidates, bit slices are faster (bench/results/fields.json).

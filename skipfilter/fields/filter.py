@@ -1,7 +1,7 @@
 """FieldFilter: finds the values whose criteria a message meets.
 
 A value declares a list of criteria, of which the question chooses any or all, or an
-expression (see `skipfilter.expressions`), which itself says what must hold.
+expression (see `skipfilter.fields.expressions`), which itself says what must hold.
 
     id  value declares                   as a clause
     0   alice currency=USD, urgent       {currency=USD, urgent}
@@ -13,8 +13,8 @@ expression (see `skipfilter.expressions`), which itself says what must hold.
     {market: forex, currency: EUR, total: 700}  ->  bob, carol
 
 A clause is a set of parts that must hold, and of parts that must not; all clauses of a
-message are found at once (see `skipfilter.clauses`).  An expression has several clauses
-if it is any of several; the further ones have ids from FURTHER on.
+message are found at once (see `skipfilter.fields.clauses`).  An expression has several
+clauses if it is any of several; the further ones have ids from FURTHER on.
 
 The number of a clause's parts that hold is the hit count of its id.  OR needs at least
 one hit, and AND all of them.
@@ -34,23 +34,23 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.clauses import ClauseIndex
 from skipfilter.core.values import Values
-from skipfilter.criteria import clause_of, parse_criteria, parts_of_list
 from skipfilter.errors import not_copied
-from skipfilter.expressions import clauses_of, explain, is_expression, parts_of
-from skipfilter.messages import read
-from skipfilter.requirements import planes_of, rows_of
+from skipfilter.fields.bit_slices import planes_of, rows_of
+from skipfilter.fields.clauses import ClauseIndex
+from skipfilter.fields.criteria import clause_of, parse_criteria, parts_of_list
+from skipfilter.fields.expressions import clauses_of, explain, is_expression, parts_of
+from skipfilter.fields.messages import read
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from skipfilter.clauses import Group
-    from skipfilter.criteria import Criterion
-    from skipfilter.expressions import Clause, Expression, PartExplanation
-    from skipfilter.messages import Message
+    from skipfilter.fields.clauses import Group
+    from skipfilter.fields.criteria import Criterion
+    from skipfilter.fields.expressions import Clause, Expression, PartExplanation
+    from skipfilter.fields.messages import Message
 
 Value = TypeVar("Value")
 SLACK = 1_024
@@ -74,9 +74,9 @@ class FieldFilter(Generic[Value]):
 
     A message is a mapping of field names to values; a field of a mapping in it has a
     path, such as `order.total`, and a list or set is several values of one field (see
-    `skipfilter.messages`).  Values are compared by == and hash, as the keys of a dict
-    are: 1, 1.0 and True are equal.  Criteria that name several contents of one field
-    are alternatives: `match_all` needs one of them.
+    `skipfilter.fields.messages`).  Values are compared by == and hash, as the keys of a
+    dict are: 1, 1.0 and True are equal.  Criteria that name several contents of one
+    field are alternatives: `match_all` needs one of them.
 
     Every method may be called from any thread.  If only one thread uses the filter,
     `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
@@ -96,7 +96,7 @@ class FieldFilter(Generic[Value]):
 
     An expression is one criterion, and chooses itself what must hold:
 
-    >>> from skipfilter.expressions import any_of, at_least, present
+    >>> from skipfilter.fields import any_of, at_least, present
     >>> readers.add("dave", any_of(present("vip"), at_least("order.total", 100)))
     >>> readers.match_all({"currency": "EUR", "order": {"total": 250}})
     ['bob', 'dave']
@@ -278,7 +278,7 @@ class FieldFilter(Generic[Value]):
         Criteria of one field are one part.  The parts of an expression are in its
         order.  Raises KeyError if the value is absent.
 
-        >>> from skipfilter.expressions import all_of, not_, one_of, present
+        >>> from skipfilter.fields import all_of, not_, one_of, present
         >>> readers = FieldFilter()
         >>> readers.add("ann", all_of(one_of("currency", "USD"), not_(present("test"))))
         >>> for part in readers.explain({"currency": "EUR"}, "ann"):
