@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 QUESTION = "What does an update of a day cost, to find all its receivers?"
 WORKLOAD = (
-    "A day of `skipfilter.spark.generate`: two rooms by Zipf and an own topic for each subscriber, URI templates, "
+    "A day of `skipfilter.spark.jobs.generate`: two rooms by Zipf and an own topic for each subscriber, URI templates, "
     "AMQP, MQTT and URL Patterns for some; three updates in ten are private, one in ten has two topics, and one "
     "subscriber in eight is connected at a time; in Parquet. Each variant writes, or counts, the fan-out of the "
     "updates, in one process with one Spark on two cores. The baselines get a sample of the updates, drawn by a hash, "

@@ -39,7 +39,15 @@ _STARTERS = {"chromium", "redis_server", "shared_hub", "spark", "start_hub", "st
 
 _TOGETHER = (
     tuple(
-        f"tests/skipfilter/spark/test_{name}.py" for name in ("cli", "cluster", "gaps", "generations", "page", "report")
+        f"tests/skipfilter/spark/{name}.py"
+        for name in (
+            "test_cli",
+            "test_cluster",
+            "jobs/test_gaps",
+            "jobs/test_generations",
+            "jobs/test_report",
+            "page/test_page",
+        )
     ),
     ("tests/hub/spark/", "tests/skipfilter/spark/", "tests/test_formats.py"),
     ("tests/hub/test_browser.py", "tests/hub/test_behind_proxies.py"),

@@ -17,7 +17,7 @@ from hub.history import open_history
 from hub.history.base import Retention
 from hub.protocol.updates import Update
 from hub.spark.tables import tables as make_tables
-from skipfilter.spark.matching import match
+from skipfilter.spark.jobs.matching import match
 from tests.formats.write import ARRIVAL, BASE_URL, FANOUT, PLACEHOLDER, SUBSCRIBER, UPDATES, moved
 from tests.hub.spark.hubs import updates_and_sessions
 from tests.redis_server import RedisServer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hub.cli.app import app
 from hub.spark.__main__ import main as of_the_hub
-from skipfilter.spark.__main__ import main as of_the_library
+from skipfilter.spark.cli import main as of_the_library
 from skipfilter.text import example
 
 main = app(

@@ -13,9 +13,9 @@ import typer
 from hub.spark import register
 from hub.spark.tables import append_updates, read_table
 from hub.spark.tables import tables as bring_up_to_date
-from skipfilter.spark.cli import Conf, Tables, job, step
+from skipfilter.spark.console import Conf, Tables, job, step
 from skipfilter.spark.errors import BadInput
-from skipfilter.spark.schemas import UPDATES
+from skipfilter.spark.tables.schemas import UPDATES
 from skipfilter.text import example
 
 Options = Annotated[

@@ -48,10 +48,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
-from skipfilter.spark.schemas import GAPS, SELECTOR, SESSIONS, UPDATES
 from skipfilter.spark.session import forget, persisted
+from skipfilter.spark.tables import files
+from skipfilter.spark.tables.schemas import GAPS, SELECTOR, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

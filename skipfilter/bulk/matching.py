@@ -1,7 +1,7 @@
 """Matching: the steps of the pipeline in one process, for tables that fit in memory.
 
-skipfilter.spark.matching takes the same steps on Spark, for tables of any size, and
-explains them.  Here they are on Arrow tables:
+skipfilter.spark.jobs.matching takes the same steps on Spark, for tables of any size,
+and explains them.  Here they are on Arrow tables:
 
     sessions ─► postings ─┬─► narrow: exact and small ──► looked up ───────────────────┐
                           └─► wide: all others ─► a SelectorIndex ─────────────────────┤
@@ -73,10 +73,10 @@ def match(
 ) -> pa.Table:
     """Return which sessions received which updates.
 
-    Takes the columns of UPDATES and SESSIONS (skipfilter.spark.schemas) that `by`
-    needs, and returns the columns of `skipfilter.spark.match`, in any order of rows.
-    With by="position", and if both tables have the column epoch, positions are only
-    compared within one epoch.  The options are those of `skipfilter.spark.match`.
+    Takes the columns of UPDATES and SESSIONS (skipfilter.spark.tables.schemas) that
+    `by` needs, and returns the columns of `skipfilter.spark.match`, in any order of
+    rows.  With by="position", and if both tables have the column epoch, positions are
+    only compared within one epoch.  The options are those of `skipfilter.spark.match`.
 
     Takes some 30 µs for each update and each range of ids, and the memory of all tables
     and deliveries.  Times are floored to microseconds, and without a zone they are in

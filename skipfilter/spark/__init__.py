@@ -6,18 +6,15 @@ The result is which session received which update, or would have received it.
                             ├──► match ──► fanout, bitmaps, rows, received
     updates  ──► topics  ───┘
 
-    __main__       the commands
+    cli            the commands of `skipfilter spark`
       ├► page/         a report as one HTML file
-      ├► report        what happened on a day
-      ├► audit         which sessions could read a topic
-      │    └► fanout · gaps · files     sessions per update; lost records; tables
-      ├► inputs        how the tables of updates and sessions can be matched
-      ├► generations   whether a result belongs to the present updates and sessions
-      └► matching      from updates and sessions to the four outputs
-           └► partition       the sessions, one range of ids at a time
-                └► indexing       the ids that declare each selector
+      ├► jobs/         what the commands compute
+      └► tables/       where the tables are, and their columns
+           └► console · session     progress and one-line errors; the session of Spark
 
-skipfilter.bulk has what the workers do, batch by batch, and needs no Spark.
+Belongs here: plans of Spark, and tables in files.
+Does not belong here: what a worker does with a batch, which needs no Spark
+(`skipfilter.bulk`), and what is particular to a hub (`hub.spark`).
 The package needs the extra `spark`, and Java 17 or newer.
 """
 
@@ -27,9 +24,9 @@ from skipfilter.text import missing
 
 try:
     from skipfilter.spark.errors import BadInput, BroadcastLimit, MissingJava, PipelineError
-    from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
-    from skipfilter.spark.indexing import postings
-    from skipfilter.spark.matching import Matching, match
+    from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate_updates
+    from skipfilter.spark.jobs.indexing import postings
+    from skipfilter.spark.jobs.matching import Matching, match
     from skipfilter.spark.session import spark_session
 except ImportError as error:
     if error.name is None or error.name.startswith("skipfilter"):

@@ -1,177 +1,330 @@
-"""The parts that all commands share: a Spark session, progress, and one-line errors.
+"""The command line: `skipfilter spark JOB TABLES` runs one job, and so does
+`python -m skipfilter.spark JOB TABLES`, which needs no hub.
 
-Progress and errors go to standard error.
+    TABLES/updates sessions                         recorded by a hub, or generated
+    TABLES/gaps                                     what the hub may not have recorded
+    TABLES/postings fanout bitmaps rows received    the results of the jobs
+    TABLES/audit report
+
+TABLES is a directory: any path that Spark can write to.  spark-submit (which accepts
+this file), SPARK_REMOTE, spark-defaults.conf or --conf set where Spark runs.  Jobs are
+idempotent: a job writes all of its result before it replaces the earlier one.  The page
+is report/index.html, or over Spark Connect a file in report/page.
+
+The exit status is 0 if the job is done, 1 if it failed, and 2 if an argument is
+invalid.  Standard error has the reason.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-import time
-from contextlib import contextmanager
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Annotated, Final
+import shlex
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import reduce
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import typer
-from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkException, PySparkRuntimeError
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from pyspark.sql import functions as F  # noqa: N812
 
-from skipfilter.spark.errors import PipelineError
-from skipfilter.spark.session import compare_executors, runs_elsewhere, spark_session
+from skipfilter.bulk.ranges import BROADCAST_BYTES
+from skipfilter.spark.console import Conf, Tables, job, say, step, steps
+from skipfilter.spark.errors import BadInput, MissingTable
+from skipfilter.spark.jobs.audit import audit as who_could_read
+from skipfilter.spark.jobs.gaps import of_time, sentences
+from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate_updates
+from skipfilter.spark.jobs.generations import Outdated, generations, marked, whole
+from skipfilter.spark.jobs.indexing import postings
+from skipfilter.spark.jobs.matching import Matching, Options, of_days
+from skipfilter.spark.jobs.report import report as what_happened
+from skipfilter.spark.page import page
+from skipfilter.spark.tables import files
+from skipfilter.spark.tables.inputs import Inputs
+from skipfilter.spark.tables.schemas import FANOUT, GAPS, SESSIONS, UPDATES
+from skipfilter.text import example
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from pyspark.sql import SparkSession
-
-Tables = Annotated[str, typer.Argument(help="The directory of tables.", show_default=False)]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; repeatable.")]
+    from skipfilter.bulk.matching import By
 
 
-@contextmanager
-def job(name: str, conf: Sequence[str] | None, *, has_bar: bool = False) -> Iterator[SparkSession]:
-    """Yield a Spark session for the job `name`, with the settings `conf`.
+def _absolute(url: str | None) -> str | None:
+    """Return `url` unchanged.  Raises BadParameter if it is a URL without a scheme."""
+    if url is not None and not urlsplit(url).scheme:
+        raise typer.BadParameter(f"{url!r} is not an absolute URL")
+    return url
 
-    On a terminal, Spark shows its progress, unless the job has a bar of its own.
 
-    If the job fails, prints the reason in a line and exits with status 1.  Java's own
-    messages are shown only if `conf` sets spark.log.level.
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--base-url",
+        callback=_absolute,
+        help="The URL against which relative URL Patterns are resolved; by default the hub's.",
+    ),
+]
+From = Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day of updates.")]
+To = Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day of updates.")]
+ByOption = Annotated[
+    Literal["time", "position"] | None,
+    typer.Option(
+        help="How a session's connection is compared with updates: by time, or by position in the history, which is "
+        "exact; by default by position if all rows have one."
+    ),
+]
+MaxBroadcastBytes = Annotated[
+    int, typer.Option(help="The maximum number of bytes of sessions and selectors in a worker.")
+]
+
+
+class Name(StrEnum):
+    """The outputs of `match`.
+
+    An enum, because Typer does not support a list of literals.
     """
-    shows_progress = sys.stderr.isatty() and not has_bar
-    settings = {"spark.ui.showConsoleProgress": str(shows_progress).lower(), "spark.log.level": "OFF"}
-    for setting in conf or ():
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
-        settings[key] = value
-    try:
-        spark = _begin(f"skipfilter {name}", settings)
-        # A wrong Python on the executors should be reported now, not as a failed task.
-        if runs_elsewhere(spark):
-            with step("Python of the executors"):
-                difference = compare_executors(spark)
-            if difference:
-                say(difference)
-        yield spark
-    except PipelineError as error:
-        say(f"{name}: {error}")
-    except BrokenPipeError:  # of standard output, and not of the connection to Java
-        raise
-    except (Py4JNetworkError, ConnectionError):
-        say(f"{name}: the Java process of Spark has ended; perhaps spark.driver.memory is too small")
-    except (PySparkException, Py4JError) as error:
-        say(f"{name}: {reason(str(error))}")
-    else:
-        return
-    raise typer.Exit(1)
+
+    FANOUT = "fanout"
+    BITMAPS = "bitmaps"
+    ROWS = "rows"
+    RECEIVED = "received"
 
 
-def _begin(app: str, settings: dict[str, str]) -> SparkSession:
-    """Return a Spark session.
-
-    Java's messages during the start are hidden, unless `settings` sets a log level.
-    Raises PipelineError, with the reason from these messages, if Java exits.
-    """
-    if settings["spark.log.level"] != "OFF":
-        return spark_session(app, settings)
-    held: list[bytes] = []
-    started = Event()
-    stderr = os.dup(2)
-    read_end, write_end = os.pipe()
-
-    # Java inherits the pipe as its standard error, and keeps it after the start.  So
-    # the thread runs until Java closes the pipe.
-    def relay() -> None:
-        while chunk := os.read(read_end, 2**16):
-            if started.is_set():
-                os.write(stderr, chunk)
-            else:
-                held.append(chunk)
-
-    thread = Thread(target=relay, daemon=True)
-    thread.start()
-    os.dup2(write_end, 2)
-    os.close(write_end)
-    try:
-        return spark_session(app, settings)
-    except PySparkRuntimeError as error:
-        if error.getCondition() != "JAVA_GATEWAY_EXITED":
-            raise
-        # Without our own copy of the pipe, the thread ends when Java has ended.
-        os.dup2(stderr, 2)
-        thread.join(10)
-        raise PipelineError(reason(b"".join(held).decode(errors="replace"))) from None
-    finally:
-        os.dup2(stderr, 2)
-        started.set()
+Outputs = Annotated[list[Name], typer.Option("--output", help="The table to write; repeatable.")]
 
 
-def reason(text: str) -> str:
-    """Return the reason of a failure in one line, from a Python or Java traceback.
-
-    It is an error of this project if the traceback has one, otherwise the innermost
-    error that has a text.
-    """
-    text = text.partition("\n=== Streaming Query ===")[0]
-    if (ours := _OURS.search(text)) is not None:
-        return ours[1]
-    # Each cause follows the error that it caused, so the last match is the innermost.
-    innermost = text.strip().partition("\n")[0]
-    outer = ""
-    for found in _NAMED.finditer(text):
-        message = found[1].partition(": ")[2]
-        # `Cannot run program "x": error=2` says more than its cause, `error=2`.
-        if not outer.endswith(f": {message}") or _NESTED.search(outer):
-            innermost = outer = found[1]
-    return innermost.removeprefix("[USER_RAISED_EXCEPTION] ").partition(" SQLSTATE:")[0]
+_WRITTEN_BY: Final = {
+    "updates": "`generate`, or `skipfilter spark tables`,",
+    "sessions": "`generate`, or `skipfilter spark tables`,",
+    "fanout": "`match`",
+}
+"""The command that writes each table, for the message that the table is missing."""
 
 
-_OURS: Final = re.compile(r"^(?:skipfilter|hub)\.[\w.]*\b[A-Z]\w*: (.*)$", re.MULTILINE)
-_NAMED: Final = re.compile(
-    r'^(?:Caused by: |: |Exception in thread "\w+" )?'
-    r"(?:(?:\w+[.$])+(?=[A-Z]\w*:)|(?=\w+(?:Error|Exception):))(\w+: \S.*)",
-    re.MULTILINE,
+main = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
 )
-"""A line of a traceback with the name of an error and a text."""
-_NESTED: Final = re.compile(r": (?:\w+[.$])+[A-Z]\w*:")
-"""The name of an error within the text of another error."""
 
 
-@contextmanager
-def step(what: str) -> Iterator[None]:
-    """Print `what` when the step begins, and how long it took when it is done."""
-    began = time.monotonic()
-    say(f"{what} ...")
-    yield
-    say(f"{what}: {time.monotonic() - began:.1f} s")
+@main.callback()
+def _pipeline() -> None:
+    """Match updates with sessions on Spark: who received what, and who would have."""
 
 
-@contextmanager
-def steps(what: str, count: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that announces each of `count` steps when it begins.
+@main.command(epilog=example("skipfilter spark generate day --subscribers 1000"))
+def generate(
+    tables: Tables,
+    subscribers: Annotated[int, typer.Option(help="The number of sessions.", min=0)] = 2_000,
+    updates: Annotated[int, typer.Option(help="The number of updates.", min=0)] = 20_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = Workload().seed,
+    conf: Conf = None,
+) -> None:
+    """Generate the updates and sessions of an invented day.
 
-    On a terminal, a bar shows how far the work is.  Elsewhere, each step is a line.
+    The same options give the same rows.
     """
-    console = Console(stderr=True)
-    began = time.monotonic()
-    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=count)
-        done = iter(range(count))
-
-        def begin(name: str) -> None:
-            """Announce the next step, which ends the one before it."""
-            if not console.is_terminal:
-                say(f"{what}/{name} ...")
-            bar.update(task, completed=next(done), description=f"{what}/{name}")
-
-        yield begin
-    say(f"{what}: {time.monotonic() - began:.1f} s")
+    with job("generate", conf) as spark:
+        # Otherwise, `tables` would continue a table that is no longer there.
+        if files.exists(spark, f"{tables}/_checkpoints"):
+            raise BadInput(f"{tables}: it has the tables of a hub; choose another directory for invented ones")
+        workload = Workload(subscribers=subscribers, updates=updates, seed=seed)
+        with step(f"{subscribers:,} sessions"):
+            files.write(generate_sessions(spark, workload), f"{tables}/sessions")
+        with step(f"{updates:,} updates"):
+            files.write(generate_updates(spark, workload), f"{tables}/updates", by_day=True)
 
 
-def say(line: str) -> None:
-    """Print a line to standard error."""
-    typer.echo(line, err=True)
+@main.command(epilog=example("skipfilter spark index day"))
+def index(tables: Tables, conf: Conf = None) -> None:
+    """Write a posting list for each distinct selector.
+
+    A list has two roaring bitmaps: the sessions that declare the selector, and those
+    that are granted it.
+    """
+    with job("index", conf) as spark, step(f"{tables}/postings"):
+        files.write(postings(_sessions(spark, tables)), f"{tables}/postings")
+
+
+@main.command(epilog=example("skipfilter spark match day --output fanout --output rows"))
+def match(
+    tables: Tables,
+    outputs: Outputs = [Name.FANOUT],  # noqa: B006  the list is never modified
+    by: ByOption = None,
+    base_url: Url = None,
+    first: From = None,
+    last: To = None,
+    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
+    conf: Conf = None,
+) -> None:
+    """Write which session received which update.
+
+    fanout, bitmaps and rows have a directory for each day; received adds up all the
+    selected days.
+    """
+    with job("match", conf) as spark:
+        days = first and first.date(), last and last.date()
+        inputs = _inputs(spark, tables)
+        by, base_url = by or inputs.by, base_url or inputs.hub()
+        updates, sessions = of_days(inputs.updates, inputs.sessions, *days, by)
+        with step("generations of the days"):
+            found = generations(updates, sessions, by)
+        with ExitStack() as prepared:
+            # The outputs share the postings and keys of each epoch.
+            with step(f"postings and keys, by {by}"):
+                matchings = [
+                    prepared.enter_context(
+                        Matching(*log, by=by, base_url=base_url, max_broadcast_bytes=max_broadcast_bytes)
+                    )
+                    for log in _logs(updates, sessions, by)
+                ]
+            if not of_time(_gaps(spark, tables), *_moments(first, last), by=by).isEmpty():
+                say(f"{tables}/gaps: some deliveries may be missing: see `report` or `audit`")
+            for name in outputs:
+                with step(f"{tables}/{name}"):
+                    made = reduce(
+                        lambda one, other: one.unionAll(other), (each.output(name.value) for each in matchings)
+                    )
+                    if name == Name.RECEIVED:
+                        files.write(made.select("*", whole(found)), f"{tables}/{name}")
+                    else:
+                        dated = marked(made.withColumn("dt", F.to_date("ts")), found)
+                        files.write(dated, f"{tables}/{name}", by_day=True, days=days)
+
+
+def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFrame, DataFrame]]:
+    """Return the (updates, sessions) that can be matched with each other.
+
+    By position, these are the rows of each epoch, because positions of different epochs
+    are not comparable.
+    """
+    if by == "time":
+        return [(updates, sessions)]
+    epochs = [epoch for [epoch] in updates.select("epoch").unionAll(sessions.select("epoch")).distinct().collect()]
+
+    def of(table: DataFrame, epoch: str | None) -> DataFrame:
+        return table.filter(F.col("epoch").eqNullSafe(F.lit(epoch)))
+
+    return [(of(updates, epoch), of(sessions, epoch)) for epoch in epochs] or [(updates, sessions)]
+
+
+@main.command(epilog=example("skipfilter spark report day"))
+def report(
+    tables: Tables,
+    base_url: Url = None,
+    first: From = None,
+    last: To = None,
+    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
+    conf: Conf = None,
+) -> None:
+    """Write tables and a page that report what happened.
+
+    Run `match` first: this job needs its fan-out.
+    """
+    with job("report", conf, has_bar=True) as spark:
+        fanout = _read(spark, tables, "fanout", FANOUT)
+        start, end = _moments(first, last)
+        with step(f"{tables}/fanout of the present updates and sessions"):
+            inputs = _inputs(spark, tables)
+            try:
+                found = what_happened(
+                    inputs.updates,
+                    inputs.sessions,
+                    fanout,
+                    start=start,
+                    end=end,
+                    base_url=base_url or inputs.hub(),
+                    gaps=_gaps(spark, tables),
+                    by=inputs.by,
+                    max_broadcast_bytes=max_broadcast_bytes,
+                )
+            except Outdated as error:
+                command = ["match", tables, "--from", str(error.days[0]), "--to", str(error.days[-1])]
+                command += [] if base_url is None else ["--base-url", base_url]
+                raise BadInput(f"{tables}/{error}: skipfilter spark {shlex.join(command)}") from None
+        with steps(f"{tables}/report", len(found.tables) + 1) as begin:
+            found = found.write(f"{tables}/report", begins=begin)
+            begin("index.html")
+            written = files.write_page(spark, page(found), f"{tables}/report")
+    say(f"look at {written}")
+
+
+@main.command(epilog=example("skipfilter spark audit day https://example.com/books/1"))
+def audit(
+    tables: Tables,
+    topic: Annotated[str, typer.Argument(help="The topic; it is compared exactly.")],
+    by: ByOption = None,
+    base_url: Url = None,
+    first: From = None,
+    last: To = None,
+    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
+    conf: Conf = None,
+) -> None:
+    """Write who could read a topic, by which selector, and who received it.
+
+    Prints the first rows.
+    """
+    with job("audit", conf) as spark:
+        start, end = _moments(first, last)
+        inputs = _inputs(spark, tables)
+        by, base_url = by or inputs.by, base_url or inputs.hub()
+        logs = _logs(inputs.updates, inputs.sessions, by)
+        with step(f"{tables}/audit"):
+            options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
+            parts = [who_could_read(topic, *each, start, end, **options) for each in logs]
+            files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
+        spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
+        for sentence in sentences(of_time(_gaps(spark, tables), start, end, by=by)):
+            typer.echo(sentence)
+
+
+@main.command(epilog=example('spark-submit "$(skipfilter spark where)" match day'))
+def where() -> None:
+    """Print the path of this program, for spark-submit."""
+    typer.echo(__file__)
+
+
+def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:
+    """Return the beginning of the first day and the end of the last, in UTC."""
+    return first and first.replace(tzinfo=UTC), last and last.replace(tzinfo=UTC) + timedelta(days=1)
+
+
+def _inputs(spark: SparkSession, tables: str) -> Inputs:
+    """Return the tables of updates and of sessions."""
+    updates, sessions = _read(spark, tables, "updates", UPDATES), _sessions(spark, tables)
+    try:
+        return Inputs.of(updates, sessions)
+    except BadInput as error:
+        raise BadInput(f"{tables}: {error}: run `generate` again") from None
+
+
+def _gaps(spark: SparkSession, tables: str) -> DataFrame:
+    """Return the table of gaps, which is empty if there is none.
+
+    Generated sessions have no such table, nor have tables of earlier versions.
+    """
+    try:
+        return files.read(spark, f"{tables}/gaps", GAPS)
+    except MissingTable:
+        return spark.createDataFrame([], GAPS)
+
+
+def _sessions(spark: SparkSession, tables: str) -> DataFrame:
+    """Return the table of sessions."""
+    return _read(spark, tables, "sessions", SESSIONS)
+
+
+def _read(spark: SparkSession, tables: str, name: str, schema: StructType) -> DataFrame:
+    """Return a table that a job needs.
+
+    Raises MissingTable, with the command that writes the table, if there is none.
+    """
+    try:
+        return files.read(spark, f"{tables}/{name}", schema)
+    except MissingTable as error:
+        raise MissingTable(f"{error}: {_WRITTEN_BY[name]} writes it") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -7,9 +7,9 @@ SkipFilterError
     ├── UnfitExecutors     also RuntimeError
     ├── BadInput           also ValueError; of skipfilter.bulk.errors
     │   ├── MissingTable
-    │   └── Outdated       of skipfilter.spark.generations
+    │   └── Outdated       of skipfilter.spark.jobs.generations
     ├── BroadcastLimit     also ValueError; of skipfilter.bulk.errors
-    └── TargetExists       of skipfilter.spark.files
+    └── TargetExists       of skipfilter.spark.tables.files
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from hub.history.base import Change, Retention
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from hub.spark.tables import tables
-from skipfilter.spark.matching import match
+from skipfilter.spark.jobs.matching import match
 from skipfilter.spark.session import spark_session
 from tests.asgi import application, bearer, current_token, follow
 from tests.hub.spark.hubs import updates_and_sessions

@@ -20,7 +20,7 @@ from skipfilter.spark.page.content import collect
 from skipfilter.spark.page.document import render
 
 if TYPE_CHECKING:
-    from skipfilter.spark.report import Report
+    from skipfilter.spark.jobs.report import Report
 
 __all__ = ["page"]
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from skipfilter.spark.fanout import Per
-from skipfilter.spark.gaps import sentences
-from skipfilter.spark.generations import shown
-from skipfilter.spark.report import concurrency, topic_hours, traffic
+from skipfilter.spark.jobs.gaps import sentences
+from skipfilter.spark.jobs.generations import shown
+from skipfilter.spark.jobs.report import concurrency, topic_hours, traffic
+from skipfilter.spark.jobs.statistics import Per
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from skipfilter.spark.report import Report
+    from skipfilter.spark.jobs.report import Report
 
     Row = dict[str, Any]
 

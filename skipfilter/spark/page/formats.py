@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from skipfilter.spark.fanout import Per
+    from skipfilter.spark.jobs.statistics import Per
 
 LONGEST: Final = 120
 """The maximum number of characters of a topic that the page shows."""

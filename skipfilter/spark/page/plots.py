@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from skipfilter.spark.fanout import Per
+    from skipfilter.spark.jobs.statistics import Per
     from skipfilter.spark.page.content import Content, Row
 
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import httpx2
 
 from hub.spark.tables import read_table
-from skipfilter.spark.schemas import SESSIONS, UPDATES
+from skipfilter.spark.tables.schemas import SESSIONS, UPDATES
 from tests.wire import parse_event
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hub.spark.__main__ as command_line
-import skipfilter.spark.__main__ as pipeline
+import skipfilter.spark.cli as pipeline
 from tests.hub.spark.hubs import events_in, metadata_in, publish, token_file
 
 if TYPE_CHECKING:

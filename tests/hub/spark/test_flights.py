@@ -21,7 +21,7 @@ from hub.auth.signing import sign_classic_token, sign_token
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.spark.tables import tables
 from skipfilter import compile_matcher
-from skipfilter.spark.matching import match
+from skipfilter.spark.jobs.matching import match
 from tests.hub.event_log.test_recorder import events
 from tests.hub.spark.hubs import updates_and_sessions
 from tests.waiting import HANG

@@ -19,9 +19,9 @@ from hub.history.base import Entry
 from hub.protocol.updates import Update
 from hub.spark import tables as made
 from hub.spark.tables import SESSION_EVENTS, SESSION_IDS, append_updates, read_table, sessions, tables
-from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
-from skipfilter.spark.schemas import GAPS, SESSIONS, UPDATES
+from skipfilter.spark.tables import files
+from skipfilter.spark.tables.schemas import GAPS, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """skipfilter.bulk.match agrees with brute force: the whole pipeline without Spark.
 
-In tests/skipfilter/spark/test_matching.py, these tests have the same steps on Spark:
+In tests/skipfilter/spark/jobs/test_matching.py, these tests have the same steps on Spark:
 test_limits_change_the_plan_and_not_the_result for all outputs, ranges of ids, shards and
 microseconds, test_every_output_agrees_with_brute_force_and_a_skip_filter also by
 position, and test_without_sessions_nothing_is_received for empty tables.  Epochs are

@@ -18,16 +18,17 @@ from pyspark.sql.connect.readwriter import DataFrameWriter
 from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 from typer.testing import CliRunner
 
-import skipfilter.spark.__main__ as pipeline
-from skipfilter.spark import files, spark_session
+import skipfilter.spark.cli as pipeline
+from skipfilter.spark import spark_session
 from skipfilter.spark.errors import MissingTable, PipelineError
-from skipfilter.spark.report import report
-from tests.skipfilter.spark.test_files import RANGE, dated, there
+from skipfilter.spark.jobs.report import report
+from skipfilter.spark.tables import files
+from tests.skipfilter.spark.tables.test_files import RANGE, dated, there
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from skipfilter.spark.report import Report
+    from skipfilter.spark.jobs.report import Report
 
 CODEC = "spark.sql.parquet.compression.codec"
 

@@ -24,13 +24,14 @@ from pyspark.sql.types import StructType
 from rich.console import Console
 from typer.testing import CliRunner
 
-import skipfilter.spark.__main__ as pipeline
-from skipfilter.spark import Workload, cli, files, generate_sessions, generate_updates
-from skipfilter.spark.cli import reason
-from skipfilter.spark.matching import of_days
+import skipfilter.spark.cli as pipeline
+from skipfilter.spark import Workload, console, generate_sessions, generate_updates
+from skipfilter.spark.console import reason
+from skipfilter.spark.jobs.matching import of_days
 from skipfilter.spark.page.formats import short
-from skipfilter.spark.schemas import SESSIONS, UPDATES
-from tests.skipfilter.spark.test_files import snapshot
+from skipfilter.spark.tables import files
+from skipfilter.spark.tables.schemas import SESSIONS, UPDATES
+from tests.skipfilter.spark.tables.test_files import snapshot
 from tests.skipfilter.worlds import Session, Update, World, by_brute_force
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def test_an_invalid_base_url_is_refused_before_any_job(tmp_path: Path) -> None:
 
 
 def test_closing_standard_output_does_not_end_java(spark: SparkSession) -> None:
-    with pytest.raises(BrokenPipeError), cli.job("audit", None):
+    with pytest.raises(BrokenPipeError), console.job("audit", None):
         raise BrokenPipeError
 
 
@@ -288,8 +289,8 @@ def test_an_error_is_reported_with_its_innermost_cause(text: str, told: str) -> 
 def test_each_step_of_a_long_job_is_shown(
     terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "Console", partial(Console, force_terminal=terminal, width=80))
-    with cli.steps("day/report", 2) as begin:
+    monkeypatch.setattr(console, "Console", partial(Console, force_terminal=terminal, width=80))
+    with console.steps("day/report", 2) as begin:
         begin("traffic")
         begin("index.html")
     shown = capsys.readouterr().err

@@ -5,19 +5,22 @@ One query of both tables finds it, because every command needs it first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark.errors import BadInput
-from skipfilter.spark.generate import require_one_run
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Self
 
     from pyspark.sql import DataFrame
 
     from skipfilter.bulk.matching import By
+
+GENERATED: Final = "generated "
+"""The beginning of the epoch of generated rows, which names their workload."""
 
 
 class Inputs(NamedTuple):
@@ -65,3 +68,15 @@ class Inputs(NamedTuple):
                 f"sessions: they belong to several hubs, {self.hubs[0]} and {self.hubs[1]}: choose one with --base-url"
             )
         return self.hubs[0] if self.hubs else None
+
+
+def require_one_run(published: Collection[str], connected: Collection[str]) -> None:
+    """Raise BadInput if only one of the tables is from this run of `generate`.
+
+    Takes the epochs of the updates and of the sessions.  If a run fails between its
+    tables, they are of different workloads.
+    """
+    made = [{epoch for epoch in epochs if epoch.startswith(GENERATED)} for epochs in (published, connected)]
+    # A table without rows fits any other.
+    if published and connected and made[0] != made[1]:
+        raise BadInput("updates and sessions are not of one run of `generate`, which writes both")

@@ -18,8 +18,8 @@ A selector grants a topic during the whole session, even if nothing was publishe
 
 The audit finds only sessions and deliveries that are in the tables.  If a hub was
 killed, the column `complete` and the table of gaps show that some may be missing
-(skipfilter.spark.gaps).  A hub's event log has only lasting connections.  It does not
-have clients that read the history and leave (hub.http.replay).
+(skipfilter.spark.jobs.gaps).  A hub's event log has only lasting connections.  It does
+not have clients that read the history and leave (hub.http.replay).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from skipfilter.spark.matching import match
-from skipfilter.spark.schemas import SELECTOR
+from skipfilter.spark.jobs.matching import match
+from skipfilter.spark.tables.schemas import SELECTOR
 from skipfilter.topics.matchers import UrlPattern, compile_matcher
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.spark.matching import Options
+    from skipfilter.spark.jobs.matching import Options
 
 
 def audit(

@@ -1,4 +1,4 @@
-"""skipfilter.spark.gaps: the marks within a period, their sentences, and the warnings
+"""skipfilter.spark.jobs.gaps: the marks within a period, their sentences, and the warnings
 of jobs.
 """
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-import skipfilter.spark.__main__ as pipeline
-from skipfilter.spark import files
-from skipfilter.spark.gaps import SHOWN, of_time, sentences
-from skipfilter.spark.report import report
-from skipfilter.spark.schemas import GAPS
+import skipfilter.spark.cli as pipeline
+from skipfilter.spark.jobs.gaps import SHOWN, of_time, sentences
+from skipfilter.spark.jobs.report import report
+from skipfilter.spark.tables import files
+from skipfilter.spark.tables.schemas import GAPS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from skipfilter.spark.report import Report
+    from skipfilter.spark.jobs.report import Report
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

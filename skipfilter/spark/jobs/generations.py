@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark.errors import BadInput
-from skipfilter.spark.matching import window_of
+from skipfilter.spark.jobs.matching import window_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

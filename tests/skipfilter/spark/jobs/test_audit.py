@@ -1,4 +1,4 @@
-"""skipfilter.spark.audit: the subscribers that could read a topic, and those that did,
+"""skipfilter.spark.jobs.audit: the subscribers that could read a topic, and those that did,
 agree with brute force.
 """
 
@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter import compile_matcher
-from skipfilter.spark.audit import audit
+from skipfilter.spark.jobs.audit import audit
 from tests.skipfilter.worlds import BASE, DAY, TOPICS, Session, Update, World, by_brute_force, random_world
 
 if TYPE_CHECKING:

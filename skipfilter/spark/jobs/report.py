@@ -24,8 +24,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.bulk.ranges import BROADCAST_BYTES
-from skipfilter.spark import files
-from skipfilter.spark.fanout import (
+from skipfilter.spark.jobs.gaps import of_time
+from skipfilter.spark.jobs.generations import MARK, check
+from skipfilter.spark.jobs.statistics import (
     KLL,
     Per,
     bin_of,
@@ -35,10 +36,9 @@ from skipfilter.spark.fanout import (
     quantiles,
     with_fanout,
 )
-from skipfilter.spark.gaps import of_time
-from skipfilter.spark.generations import MARK, check
-from skipfilter.spark.schemas import GAPS
 from skipfilter.spark.session import forget, persisted
+from skipfilter.spark.tables import files
+from skipfilter.spark.tables.schemas import GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""skipfilter.spark.inputs: how tables can be matched, and tables that do not fit."""
+"""skipfilter.spark.tables.inputs: how tables can be matched, and tables that do not fit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from skipfilter.spark import BadInput, Workload, generate_sessions, generate_updates
-from skipfilter.spark.inputs import Inputs
-from tests.skipfilter.spark.test_generations import SEATED, UPDATED, session, tables, update
+from skipfilter.spark.tables.inputs import Inputs
+from tests.skipfilter.spark.jobs.test_generations import SEATED, UPDATED, session, tables, update
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipfilter.bulk.posting_lists import KEY, combine, merge
-from skipfilter.spark.schemas import POSTINGS
+from skipfilter.spark.tables.schemas import POSTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -40,12 +40,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType
 
-from skipfilter.spark.errors import BadInput
-from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
+from skipfilter.spark.tables.inputs import GENERATED
+from skipfilter.spark.tables.schemas import SELECTOR, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -253,25 +251,11 @@ def generate_sessions(spark: SparkSession, workload: Workload, partitions: int |
     return table.to(SESSIONS)
 
 
-def require_one_run(published: Collection[str], connected: Collection[str]) -> None:
-    """Raise BadInput if only one of the tables is from this run of `generate`.
-
-    Takes the epochs of the updates and of the sessions.  If a run fails between its
-    tables, they are of different workloads.
-    """
-    made = [{epoch for epoch in epochs if epoch.startswith(_GENERATED)} for epochs in (published, connected)]
-    # A table without rows fits any other.
-    if published and connected and made[0] != made[1]:
-        raise BadInput("updates and sessions are not of one run of `generate`, which writes both")
-
-
 def _epoch(workload: Workload) -> Column:
     """Return the epoch of generated rows, which names the workload."""
-    name = F.lit(_GENERATED + sha256(repr(workload).encode()).hexdigest()[:16])
+    name = F.lit(GENERATED + sha256(repr(workload).encode()).hexdigest()[:16])
     return F.nullif(name, F.lit("")).alias("epoch")  # never null, but the schema allows nulls
 
-
-_GENERATED: Final = "generated "
 
 SITE: Final = "https://example.com"
 REGIONS: Final = 5

@@ -1,4 +1,4 @@
-"""skipfilter.spark.matching agrees with brute force and a SkipFilter, for all
+"""skipfilter.spark.jobs.matching agrees with brute force and a SkipFilter, for all
 partitions and limits.
 
 tests/skipfilter/bulk tests what the workers do, with many more worlds.
@@ -17,7 +17,7 @@ from pyroaring import BitMap
 from pyspark.sql import functions
 
 from skipfilter.spark.errors import BadInput, BroadcastLimit
-from skipfilter.spark.matching import Matching, match
+from skipfilter.spark.jobs.matching import Matching, match
 from tests.skipfilter.worlds import BASE, Session, Update, World, by_brute_force, by_skip_filter, random_world
 
 if TYPE_CHECKING:

@@ -106,7 +106,7 @@ FANOUT: Final = StructType(
         _column("position", LongType(), null=True),
         _column("fanout", LongType()),  # the number of sessions that received the update
         # The generation of the day's updates and sessions that it was made from
-        # (skipfilter.spark.generations); null if an earlier version made it.
+        # (skipfilter.spark.jobs.generations); null if an earlier version made it.
         _column("made_from", StringType(), null=True),
         _column("dt", DateType()),  # of ts
     ]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from skipfilter.spark.jobs.report import report
 from skipfilter.spark.page.content import BARS, CELLS, MOMENTS, POINTS, TOPICS, Content, bin_of, collect
 from skipfilter.spark.page.document import render
 from skipfilter.spark.page.formats import LONGEST, short
-from skipfilter.spark.report import report
 from tests.waiting import HANG
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from skipfilter.spark import files
 from skipfilter.spark.errors import PipelineError
+from skipfilter.spark.tables import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

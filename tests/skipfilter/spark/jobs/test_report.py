@@ -1,4 +1,4 @@
-"""skipfilter.spark.report: every table agrees with plain Python, and their sums
+"""skipfilter.spark.jobs.report: every table agrees with plain Python, and their sums
 agree.
 """
 
@@ -14,9 +14,17 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter import compile_matcher
-from skipfilter.spark.fanout import fanout_quantiles, with_fanout
-from skipfilter.spark.report import concurrency, hot_topics, merge_hourly, overview, period_of, report, topic_hourly
-from tests.skipfilter.spark.test_files import snapshot
+from skipfilter.spark.jobs.report import (
+    concurrency,
+    hot_topics,
+    merge_hourly,
+    overview,
+    period_of,
+    report,
+    topic_hourly,
+)
+from skipfilter.spark.jobs.statistics import fanout_quantiles, with_fanout
+from tests.skipfilter.spark.tables.test_files import snapshot
 from tests.skipfilter.worlds import BASE, DAY, Session, Update, World, by_brute_force, random_world
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from skipfilter.spark.cli import say
+from skipfilter.spark.console import say
 from skipfilter.spark.errors import BadInput, MissingTable, PipelineError
 
 if TYPE_CHECKING:

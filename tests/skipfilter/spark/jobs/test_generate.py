@@ -1,4 +1,4 @@
-"""skipfilter.spark.generate: the same rows on every machine, in the configured
+"""skipfilter.spark.jobs.generate: the same rows on every machine, in the configured
 shape.
 """
 
@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import functions
 
 from skipfilter import MATCHERS, compile_matcher
-from skipfilter.spark.generate import Families, Workload, generate_sessions, generate_updates, zipf
-from skipfilter.spark.schemas import SESSIONS, UPDATES
+from skipfilter.spark.jobs.generate import Families, Workload, generate_sessions, generate_updates, zipf
+from skipfilter.spark.tables.schemas import SESSIONS, UPDATES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

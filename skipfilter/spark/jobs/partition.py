@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.bulk.posting_lists import SHARD_BITS
 from skipfilter.bulk.ranges import divided, shards, shared, sizes
-from skipfilter.spark.indexing import postings
+from skipfilter.spark.jobs.indexing import postings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from skipfilter.spark import Workload, files, generate_sessions, generate_updates
-from skipfilter.spark.generations import MARK, Outdated, check, generations, shown, unmarked
-from skipfilter.spark.schemas import FANOUT, SESSIONS, UPDATES
+from skipfilter.spark import Workload, generate_sessions, generate_updates
+from skipfilter.spark.jobs.generations import MARK, Outdated, check, generations, shown, unmarked
+from skipfilter.spark.tables import files
+from skipfilter.spark.tables.schemas import FANOUT, SESSIONS, UPDATES
 from tests.skipfilter.spark.test_cli import done, run
 
 if TYPE_CHECKING:

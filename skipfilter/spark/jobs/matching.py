@@ -42,7 +42,7 @@ from skipfilter.bulk.deliveries import OUTPUTS
 from skipfilter.bulk.matching import require_by
 from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.bulk.wide_selectors import NARROW_BYTES, find_numbers
-from skipfilter.spark.partition import IdRange, parts_of
+from skipfilter.spark.jobs.partition import IdRange, parts_of
 from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:

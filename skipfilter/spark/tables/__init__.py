@@ -1,0 +1,9 @@
+"""Where the tables are, and what is in them.
+
+    files      reads and replaces tables; a replacement that fails loses nothing
+    inputs     what the tables of updates and of sessions have in common
+    schemas    the tables, column by column
+
+Belongs here: paths, columns and their types.
+Does not belong here: what is computed from the rows (`jobs`).
+"""
