@@ -6,9 +6,9 @@
 
 format      ─ the format "mercure": gives Spark its readers and writers
   ├► source    ─ a hub's updates as rows; its docstring lists the options and columns
-  │    └► reader       ─ the events of a hub after a cursor
+  │    └► pull     ─ the events of a hub after a cursor
   ├► sink      ─ rows as updates; its docstring lists the options and columns
-  │    └► publisher    ─ updates to a hub
+  │    └► push     ─ updates to a hub
   │         └► retry · options · errors    ─ for both
   └  tables    ─ a hub's event log as tables
 

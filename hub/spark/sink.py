@@ -61,7 +61,7 @@ from pyspark.sql.types import ArrayType, BooleanType, IntegralType, StringType, 
 
 from hub.spark.errors import NotTaken
 from hub.spark.options import SparkOptions, flag, parse_connection, require_known, whole_number
-from hub.spark.publisher import Publisher
+from hub.spark.push import Publisher
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:

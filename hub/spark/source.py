@@ -90,7 +90,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 from hub.protocol.updates import EARLIEST_ID
-from hub.spark import reader
+from hub.spark import pull
 from hub.spark.errors import DataLoss, Silent
 from hub.spark.options import (
     AUTO,
@@ -103,13 +103,13 @@ from hub.spark.options import (
     seconds,
     whole_number,
 )
-from hub.spark.reader import follow, parse_metadata
+from hub.spark.pull import follow, parse_metadata
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
-    from hub.spark.reader import Event
+    from hub.spark.pull import Event
 
 SCHEMA: Final = StructType(
     [
@@ -252,7 +252,7 @@ def measure(
     are missing and the options say to fail.
     """
     if source.metadata == REQUIRED:
-        reader.require_metadata(source.connection, source.wanted)
+        pull.require_metadata(source.connection, source.wanted)
     try:
         return _measure(source, after, most, until, taken)
     except DataLoss as error:
@@ -324,7 +324,7 @@ def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
     """Yield the events of a span that the hub still has, and log the loss of others."""
 
     def is_known(id: str) -> bool:
-        return id == EARLIEST_ID or reader.knows(source.connection, source.wanted, id)
+        return id == EARLIEST_ID or pull.knows(source.connection, source.wanted, id)
 
     if not is_known(span.end):
         log.warning("the hub no longer has the event %r, nor the %d events that end with it", span.end, span.rows)

@@ -24,7 +24,7 @@ from hub.protocol.updates import EARLIEST_ID
 from hub.spark import register
 from hub.spark.errors import NotTaken, Unreachable
 from hub.spark.options import SparkOptions
-from hub.spark.publisher import Publisher, as_form
+from hub.spark.push import Publisher, as_form
 from hub.spark.sink import Sink, check_columns, publish, requests, row_id, to_update
 from hub.spark.source import SCHEMA, Reader, Source, Span
 from skipfilter.spark.errors import BadInput

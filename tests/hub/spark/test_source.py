@@ -27,7 +27,7 @@ from hub.protocol.updates import EARLIEST_ID, Update
 from hub.spark import register, source
 from hub.spark.errors import DataLoss, Refused, Silent, Unreachable
 from hub.spark.options import SparkOptions
-from hub.spark.reader import EventParser, follow
+from hub.spark.pull import EventParser, follow
 from hub.spark.source import Reader, Source, Span, StreamReader, measure, to_arrow
 from skipfilter.spark.errors import BadInput, PipelineError
 from tests.hub.spark.hubs import events_in, metadata_in, other_hub, publish, token_file
@@ -161,7 +161,7 @@ def test_a_large_event_whose_lines_look_like_the_comment_is_parsed_once(monkeypa
         parsed.append(block)
         return parse_block(block)
 
-    monkeypatch.setattr("hub.spark.reader.parse_block", parse)
+    monkeypatch.setattr("hub.spark.pull.parse_block", parse)
     parser, line = EventParser(), b"data: : all\n"
     for _ in range(100):
         assert parser.feed(line * 10) == []

@@ -1,4 +1,4 @@
-"""Reader: reads the events of a hub after a cursor, from a job; blocks, and retries.
+"""Pull: reads the events of a hub after a cursor, from a job; blocks, and retries.
 
     follow(after) ─► GET  Last-Event-ID, Prefer: wait=0 ─► events, until "all"
 

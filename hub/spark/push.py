@@ -1,4 +1,4 @@
-"""Publisher: sends updates to a hub from a job; blocks, and retries for a while.
+"""Push: sends updates to a hub from a job; blocks, and retries for a while.
 
 Publisher.publish  ─► POST of JSON lines, or of a form for each update if need be
 """
