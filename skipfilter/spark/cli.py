@@ -1,15 +1,14 @@
-"""The command line: `skipfilter spark JOB TABLES` runs one job, and so does
-`python -m skipfilter.spark JOB TABLES`, which needs no hub.
+"""The jobs on tables: `skipfilter spark JOB TABLES` runs one.
 
     TABLES/updates sessions                         recorded by a hub, or generated
     TABLES/gaps                                     what the hub may not have recorded
     TABLES/postings fanout bitmaps rows received    the results of the jobs
     TABLES/audit report
 
-TABLES is a directory: any path that Spark can write to.  spark-submit (which accepts
-this file), SPARK_REMOTE, spark-defaults.conf or --conf set where Spark runs.  Jobs are
-idempotent: a job writes all of its result before it replaces the earlier one.  The page
-is report/index.html, or over Spark Connect a file in report/page.
+TABLES is a directory: any path that Spark can write to.  spark-submit, SPARK_REMOTE,
+spark-defaults.conf or --conf set where Spark runs.  Jobs are idempotent: a job writes
+all of its result before it replaces the earlier one.  The page is report/index.html, or
+over Spark Connect a file in report/page.
 
 The exit status is 0 if the job is done, 1 if it failed, and 2 if an argument is
 invalid.  Standard error has the reason.
@@ -103,17 +102,11 @@ _WRITTEN_BY: Final = {
 """The command that writes each table, for the message that the table is missing."""
 
 
-main = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
-)
+jobs = typer.Typer()
+"""The commands, which `hub.cli.spark` adds to its own."""
 
 
-@main.callback()
-def _pipeline() -> None:
-    """Match updates with sessions on Spark: who received what, and who would have."""
-
-
-@main.command(epilog=example("skipfilter spark generate day --subscribers 1000"))
+@jobs.command(epilog=example("skipfilter spark generate day --subscribers 1000"))
 def generate(
     tables: Tables,
     subscribers: Annotated[int, typer.Option(help="The number of sessions.", min=0)] = 2_000,
@@ -136,7 +129,7 @@ def generate(
             files.write(generate_updates(spark, workload), f"{tables}/updates", by_day=True)
 
 
-@main.command(epilog=example("skipfilter spark index day"))
+@jobs.command(epilog=example("skipfilter spark index day"))
 def index(tables: Tables, conf: Conf = None) -> None:
     """Write a posting list for each distinct selector.
 
@@ -147,7 +140,7 @@ def index(tables: Tables, conf: Conf = None) -> None:
         files.write(postings(_sessions(spark, tables)), f"{tables}/postings")
 
 
-@main.command(epilog=example("skipfilter spark match day --output fanout --output rows"))
+@jobs.command(epilog=example("skipfilter spark match day --output fanout --output rows"))
 def match(
     tables: Tables,
     outputs: Outputs = [Name.FANOUT],  # noqa: B006  the list is never modified
@@ -209,7 +202,7 @@ def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFra
     return [(of(updates, epoch), of(sessions, epoch)) for epoch in epochs] or [(updates, sessions)]
 
 
-@main.command(epilog=example("skipfilter spark report day"))
+@jobs.command(epilog=example("skipfilter spark report day"))
 def report(
     tables: Tables,
     base_url: Url = None,
@@ -250,7 +243,7 @@ def report(
     say(f"look at {written}")
 
 
-@main.command(epilog=example("skipfilter spark audit day https://example.com/books/1"))
+@jobs.command(epilog=example("skipfilter spark audit day https://example.com/books/1"))
 def audit(
     tables: Tables,
     topic: Annotated[str, typer.Argument(help="The topic; it is compared exactly.")],
@@ -277,12 +270,6 @@ def audit(
         spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
         for sentence in sentences(of_time(_gaps(spark, tables), start, end, by=by)):
             typer.echo(sentence)
-
-
-@main.command(epilog=example('spark-submit "$(skipfilter spark where)" match day'))
-def where() -> None:
-    """Print the path of this program, for spark-submit."""
-    typer.echo(__file__)
 
 
 def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:
@@ -324,7 +311,3 @@ def _read(spark: SparkSession, tables: str, name: str, schema: StructType) -> Da
         return files.read(spark, f"{tables}/{name}", schema)
     except MissingTable as error:
         raise MissingTable(f"{error}: {_WRITTEN_BY[name]} writes it") from None
-
-
-if __name__ == "__main__":
-    main()

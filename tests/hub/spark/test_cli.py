@@ -1,4 +1,4 @@
-"""python -m hub.spark, the README's examples of the format "mercure", and examples/."""
+"""`skipfilter spark` with a hub, the README's examples of the format "mercure", and examples/."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-import hub.spark.__main__ as command_line
-import skipfilter.spark.cli as pipeline
+from hub.cli.spark import main
 from tests.hub.spark.hubs import events_in, metadata_in, publish, token_file
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ README = (ROOT / "skipfilter" / "spark" / "README.md").read_text("utf-8")
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command_line.main, [str(argument) for argument in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_events_are_read_once_and_published_again(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_an_event_log_of_several_machines_becomes_tables(spark: SparkSession, tm
     sessions = spark.read.parquet(str(tmp_path / "day" / "sessions")).collect()
     assert {row.subscriber: row.subscriber_id for row in sessions} == {"urn:one": 0, "urn:other": 1}
     # Invented tables are neither mixed with those of a hub, nor put in their place.
-    result = CliRunner().invoke(pipeline.main, ["generate", str(tmp_path / "day"), "--updates", "1"])
+    result = run("generate", tmp_path / "day", "--updates", "1")
     told = f"generate: {tmp_path}/day: it has the tables of a hub; choose another directory for invented ones"
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, told)
     assert spark.read.parquet(str(tmp_path / "day" / "updates")).count() == 1

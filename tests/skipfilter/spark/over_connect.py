@@ -18,8 +18,8 @@ from pyspark.sql.connect.readwriter import DataFrameWriter
 from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 from typer.testing import CliRunner
 
-import skipfilter.spark.cli as pipeline
-from skipfilter.spark import spark_session
+from hub.cli.spark import main
+from skipfilter.spark import cli, spark_session
 from skipfilter.spark.errors import MissingTable, PipelineError
 from skipfilter.spark.jobs.report import report
 from skipfilter.spark.tables import files
@@ -34,7 +34,7 @@ CODEC = "spark.sql.parquet.compression.codec"
 
 
 def run(*arguments: str) -> None:
-    result = CliRunner().invoke(pipeline.main, arguments)
+    result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output + repr(result.exception)
 
 
@@ -53,7 +53,7 @@ def jobs(day: str, dt: str) -> None:
         return f"<p>{found.growth}\n</p>"
 
     # One table of the report is enough, and no plots.
-    with mock.patch.multiple(pipeline, what_happened=overview, page=page):
+    with mock.patch.multiple(cli, what_happened=overview, page=page):
         run("report", day)
 
 

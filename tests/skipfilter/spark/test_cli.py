@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 from rich.console import Console
 from typer.testing import CliRunner
 
-import skipfilter.spark.cli as pipeline
-from skipfilter.spark import Workload, console, generate_sessions, generate_updates
+from hub.cli.spark import main
+from skipfilter.spark import Workload, cli, console, generate_sessions, generate_updates
 from skipfilter.spark.console import reason
 from skipfilter.spark.jobs.matching import of_days
 from skipfilter.spark.page.formats import short
@@ -43,7 +43,7 @@ README = (ROOT / "skipfilter" / "spark" / "README.md").read_text("utf-8")
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(pipeline.main, [str(argument) for argument in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def done(*arguments: str | Path) -> Result:
@@ -57,7 +57,7 @@ def day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A day of 100 sessions and 1,000 updates, and all outputs of `match`."""
     place = tmp_path_factory.mktemp("tables") / "day"
     done("generate", place, "--subscribers", "100", "--updates", "1000")
-    done("match", place, *(part for name in pipeline.Name for part in ("--output", name.value)))
+    done("match", place, *(part for name in cli.Name for part in ("--output", name.value)))
     return place
 
 
@@ -308,7 +308,7 @@ def test_java_stack_traces_are_left_out_of_an_error(spark: SparkSession, tmp_pat
 
 @pytest.mark.processes
 def test_a_setting_that_java_refuses_is_reported_in_a_sentence(tmp_path: Path) -> None:
-    job = (sys.executable, "-m", "skipfilter.spark", "index", tmp_path, "--conf", "spark.executor.memory=zzz")
+    job = (sys.executable, "-m", "hub", "spark", "index", tmp_path, "--conf", "spark.executor.memory=zzz")
     ended = subprocess.run(job, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (ended.returncode, ended.stderr) == (1, "index: SparkException: Executor memory must be a positive number\n")
 
@@ -331,11 +331,13 @@ def test_spark_submit_runs_the_same_jobs(spark: SparkSession, day: Path, tmp_pat
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     conf = ("--master", "local[1]", "--driver-memory", "1g", "--conf", "spark.sql.shuffle.partitions=2")
     checkpoints = tmp_path / "checkpoints"
-    program = done("where").stdout.strip()
+    [program] = re.findall(r"job\.py has two lines:\n\n```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "job.py").write_text(program)
     shutil.copytree(day, tmp_path / "day", ignore=shutil.ignore_patterns("fanout"))
     job = ("match", tmp_path / "day")
     elsewhere(
-        *(submit, *conf, "--conf", f"spark.checkpoint.dir={checkpoints}", program, *job), PYSPARK_PYTHON=sys.executable
+        *(submit, *conf, "--conf", f"spark.checkpoint.dir={checkpoints}", tmp_path / "job.py", *job),
+        PYSPARK_PYTHON=sys.executable,
     )
     now, before = (spark.read.parquet(str(place / "fanout")) for place in (tmp_path / "day", day))
     assert sorted(now.collect()) == sorted(before.collect()) != []

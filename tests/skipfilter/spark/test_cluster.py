@@ -114,7 +114,7 @@ class Cluster:
             if name == "SPARK_CONF_DIR" or not name.startswith(("SPARK_", "PYSPARK_"))
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "skipfilter.spark", *command, *said],
+            [sys.executable, "-m", "hub", "spark", *command, *said],
             stderr=subprocess.PIPE,
             text=True,
             env=kept,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-import skipfilter.spark.cli as pipeline
+from hub.cli.spark import main
+from skipfilter.spark import cli
 from skipfilter.spark.jobs.gaps import SHOWN, of_time, sentences
 from skipfilter.spark.jobs.report import report
 from skipfilter.spark.tables import files
@@ -63,7 +64,7 @@ def gaps_alone(whole: Report) -> Report:
 
 def test_every_job_warns_of_possible_gaps(spark: SparkSession, tmp_path: Path) -> None:
     def run(job: str, *arguments: str) -> Any:
-        result = CliRunner().invoke(pipeline.main, [job, str(day), *arguments])
+        result = CliRunner().invoke(main, [job, str(day), *arguments])
         assert result.exit_code == 0, result.output + repr(result.exception)
         return result
 
@@ -73,8 +74,8 @@ def test_every_job_warns_of_possible_gaps(spark: SparkSession, tmp_path: Path) -
     assert f"{day}/gaps: some deliveries may be missing" in run("match").stderr
     with pytest.MonkeyPatch.context() as patch:
         # The other tables and the page would take too long.
-        patch.setattr(pipeline, "what_happened", lambda *tables, **options: gaps_alone(report(*tables, **options)))
-        patch.setattr(pipeline, "page", lambda report: str(report.tables["gaps"].count()))
+        patch.setattr(cli, "what_happened", lambda *tables, **options: gaps_alone(report(*tables, **options)))
+        patch.setattr(cli, "page", lambda report: str(report.tables["gaps"].count()))
         run("report")
     assert (day / "report" / "index.html").read_text() == "1"
     told = run("audit", "https://example.com/rooms/0", "--from", "2026-01-31").stdout.splitlines()
