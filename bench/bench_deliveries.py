@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from bench.measure import Figures
-    from skipfilter.bulk.deliveries import Output, Sessions
+    from skipfilter.bulk.deliveries import Sessions
 
 QUESTION = "Does a delivery cost more if the tables cover more days?"
 WORKLOAD = (
@@ -56,19 +56,19 @@ def measure(days: int, updates: int, subscribers: int, topics: int, rounds: int)
     """Measure the outputs rows and bitmaps."""
     from pyroaring import BitMap
 
-    from skipfilter.bulk.deliveries import OUTPUTS
+    from skipfilter.bulk.outputs import Output
 
     batches, sessions = workload(days, updates, subscribers, topics)
 
-    def count(output: Output) -> int:
+    def count(output: str) -> int:
         """Return the number of deliveries of an output."""
-        found = OUTPUTS[output][0](iter(batches), sessions)
+        found = Output.of(output).deliver(iter(batches), sessions)
         if output == "rows":
             return sum(len(batch) for batch in found)
         return sum(len(BitMap.deserialize(row)) for batch in found for row in batch["recipients"].to_pylist())
 
-    def drain(output: Output) -> None:
-        for _ in OUTPUTS[output][0](iter(batches), sessions):
+    def drain(output: str) -> None:
+        for _ in Output.of(output).deliver(iter(batches), sessions):
             pass
 
     total = pairs(batches, sessions)

@@ -9,9 +9,13 @@ If a built-in error says it as well, that is raised: `KeyError` for an absent va
 
 from __future__ import annotations
 
-from typing import NoReturn
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
-from skipfilter.text import brief, shown
+from skipfilter.text import brief, missing, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class SkipFilterError(Exception):
@@ -47,3 +51,15 @@ def not_copied(self: object) -> NoReturn:
 def not_text(value: object, what: str = "topic") -> TypeError:
     """Return the error for a topic, or something else, that is not a str."""
     return TypeError(f"{what} {brief(value)} is of type {type(value).__name__}, not str")
+
+
+@contextmanager
+def names_extra(what: str, extra: str) -> Iterator[None]:
+    """Have an ImportError of the block name the extra that has the package."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "hub").partition(".")[0]
+        if package in ("hub", "skipfilter"):  # a mistake of this project
+            raise
+        raise ImportError(missing(what, package, extra), name=package) from None

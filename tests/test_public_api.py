@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import requires
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,8 @@ PUBLIC = {
     "SnapshotTrie TrieEngine",
     "skipfilter.fields": "Expression FieldFilter PartExplanation above all_of any_of at_least at_most below between not_ "
     "one_of prefix present",
+    "skipfilter.spark": "BadInput BroadcastLimit Matching MissingJava PipelineError Workload generate_sessions "
+    "generate_updates match postings spark_session",
     "skipfilter.topics": "AMQP Grammar MQTT NATS",
 }
 
@@ -53,6 +55,31 @@ def test_the_library_imports_its_base_dependencies_only(package: str) -> None:
     packages = {name for name in packages if "cython" not in name and not name.startswith("_sysconfigdata")}
     arrays = {"numpy", "pyarrow"} if package == "skipfilter.bulk" else set()
     assert packages == {"skipfilter", "cachetools", "pyroaring", "sortedcontainers"} | arrays
+
+
+@pytest.mark.parametrize("package", ["skipfilter.bulk", "skipfilter.spark"])
+@pytest.mark.processes
+def test_the_pipeline_is_imported_with_numpy_and_pyarrow_alone(package: str) -> None:
+    present = {"numpy", "pyarrow", "cachetools", "pyroaring", "sortedcontainers", "skipfilter"}
+    script = f"""if True:
+        import sys
+
+        sys.modules.update(dict.fromkeys({sorted(packages_distributions().keys() - present)}))
+        import {package}
+
+        print({package}.BadInput.__module__)
+        try:
+            print({package}.match.__module__)
+        except ImportError as error:
+            print(error)
+    """
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    needed = INSTALL.format(extra="spark")
+    matcher = {
+        "skipfilter.bulk": "skipfilter.bulk.matching",
+        "skipfilter.spark": f"skipfilter.spark needs pyspark: {needed}",
+    }
+    assert ended.stdout.splitlines() == ["skipfilter.bulk.errors", matcher[package]]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import skipfilter.spark  # noqa: F401  reports missing packages
+from skipfilter.errors import names_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Register the format "mercure" in a session.
 
-    The package must also be installed where the session's tasks run.
+    The package must also be installed where the session's tasks run.  Raises
+    ImportError if a package of the extras `hub` and `spark` is missing.
     """
-    from hub.spark.format import Mercure
+    with names_extra("hub.spark", "hub,spark"):
+        from hub.spark.format import Mercure
 
     spark.dataSource.register(Mercure)

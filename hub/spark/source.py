@@ -24,22 +24,10 @@
                                report them; required: the job then fails at once; off:
                                they are null
 
-    column      type              content
-    id          string            the event's id
-    type        string?           null for "message"
-    data        string            lines end with LF
-    retry       bigint?           ms
-    topics      array<string>?    the update's topics, the canonical one first; of a
-                                  private update, those that the token may read
-    private     boolean?          whether it is private
-    ts          timestamp?        when the hub accepted it
-    position    bigint?           its position in an epoch of the hub's history, and
-    epoch       string?           the epoch's name, as in hub.spark.tables
-
-A row is an event.  Only this hub reports the last five columns (hub.http.replay), for
-each event all or none.  A row shows what the token may read: to mirror a whole hub,
-subscribe to `*` with a token for `*`.  Then hub.spark.sink publishes the rows as they
-are, private ones as private:
+A row is an event, and COLUMNS lists its columns.  Only this hub reports the last five
+columns (hub.http.replay), for each event all or none.  A row shows what the token may
+read: to mirror a whole hub, subscribe to `*` with a token for `*`.  Then hub.spark.sink
+publishes the rows as they are, private ones as private:
 
     hub = {"url": ONE, "tokenFile": READS, "match": "*", "metadata": "required"}
     events = spark.readStream.format("mercure").options(**hub).load()
@@ -87,7 +75,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 from hub.protocol.updates import EARLIEST_ID
 from hub.spark import pull
@@ -104,39 +91,34 @@ from hub.spark.options import (
     whole_number,
 )
 from hub.spark.pull import follow, parse_metadata
+from skipfilter.bulk.columns import NUMBER, TEXT, TIME, Column, exact
 from skipfilter.spark.errors import BadInput
+from skipfilter.spark.tables.schemas import schema
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
     from hub.spark.pull import Event
 
-SCHEMA: Final = StructType(
-    [
-        StructField("id", StringType(), nullable=False),
-        StructField("type", StringType()),
-        StructField("data", StringType(), nullable=False),
-        StructField("retry", LongType()),
-        StructField("topics", ArrayType(StringType(), containsNull=False)),
-        StructField("private", BooleanType()),
-        StructField("ts", TimestampType()),
-        StructField("position", LongType()),
-        StructField("epoch", StringType()),
-    ]
+COLUMNS: Final = (
+    Column("id", TEXT, "the event's id"),
+    Column("type", TEXT, 'null for "message"', nullable=True),
+    Column("data", TEXT, "lines end with LF"),
+    Column("retry", NUMBER, "milliseconds", nullable=True),
+    Column(
+        "topics",
+        pa.list_(TEXT),
+        "the update's topics, the canonical one first; of a private update, those that the token may read",
+        nullable=True,
+    ),
+    Column("private", pa.bool_(), "whether it is private", nullable=True),
+    Column("ts", TIME, "when the hub accepted it", nullable=True),
+    Column("position", NUMBER, "its position in an epoch of the hub's history", nullable=True),
+    Column("epoch", TEXT, "the epoch's name, as in `hub.spark.tables`", nullable=True),
 )
-_ARROW: Final = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("type", pa.string()),
-        pa.field("data", pa.string(), nullable=False),
-        pa.field("retry", pa.int64()),
-        pa.field("topics", pa.list_(pa.field("element", pa.string(), nullable=False))),
-        pa.field("private", pa.bool_()),
-        pa.field("ts", pa.timestamp("us", "UTC")),
-        pa.field("position", pa.int64()),
-        pa.field("epoch", pa.string()),
-    ]
-)
+"""The columns of the source: a row for each event."""
+SCHEMA: Final = schema(COLUMNS)
+_ARROW: Final = exact(COLUMNS)
 
 LATEST: Final = "latest"
 MATCHERS: Final = (
@@ -346,18 +328,19 @@ def to_arrow(events: Sequence[Event]) -> pa.RecordBatch:
     """Return events as rows of SCHEMA."""
     ids, types, data, retries, comments = zip(*events, strict=True)
     topics, private, times, positions, epochs = zip(*map(parse_metadata, comments), strict=True)
-    columns = [
-        pa.array(ids, pa.string()),
-        pa.array([type or None for type in types], pa.string()),
-        pa.array(data, pa.string()),
-        pa.array([int(retry) if retry else None for retry in retries], pa.int64()),
-        pa.array(topics, _ARROW.field("topics").type),
-        pa.array(private, pa.bool_()),
-        pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
-        pa.array(positions, pa.int64()),
-        pa.array(epochs, pa.string()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+    columns = (
+        ids,
+        [type or None for type in types],
+        data,
+        [int(retry) if retry else None for retry in retries],
+        topics,
+        private,
+        pa.array(times, pa.timestamp("ms", "UTC")).cast(TIME),
+        positions,
+        epochs,
+    )
+    arrays = [pa.array(values, type) for values, type in zip(columns, _ARROW.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
 # -- the interface of Spark

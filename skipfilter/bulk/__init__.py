@@ -14,14 +14,10 @@ NumPy and PyArrow, which the extra `spark` installs.
 
 from __future__ import annotations
 
-from skipfilter.text import missing
+from skipfilter.errors import names_extra
 
-try:
+with names_extra("skipfilter.bulk", "spark"):
     from skipfilter.bulk.errors import BadInput, BroadcastLimit, PipelineError
     from skipfilter.bulk.matching import match
-except ImportError as error:
-    if error.name is None or error.name.startswith("skipfilter"):
-        raise
-    raise ImportError(missing("skipfilter.bulk", error.name, "spark"), name=error.name) from None
 
 __all__ = ["BadInput", "BroadcastLimit", "PipelineError", "match"]

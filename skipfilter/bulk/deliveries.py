@@ -32,7 +32,7 @@ from skipfilter.bulk.bitmaps import ids_of, serialized, union
 from skipfilter.bulk.posting_lists import SHARD_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
     from pyroaring import BitMap
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-Output = Literal["fanout", "bitmaps", "rows", "received"]
 
 NEVER: Final = int(np.iinfo(np.int64).max)
 """The end of a session that has not ended; both times of an id without a session."""
@@ -287,7 +285,7 @@ def _runs(
 _REFERENCES: Final = ["private", "subscribed", "authorised", "wide"]
 
 
-def _fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+def fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (update, fanout) of each update, also if it is 0."""
     for batch, at, runs in _runs(batches, sessions):
         fanout = np.zeros(len(batch), np.int64)
@@ -431,7 +429,7 @@ def _edges(first: Rows, last: Rows, count: int) -> list[int]:
     return edges
 
 
-def _rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+def rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (update, subscriber_id) of each delivery."""
     for batch, rows, ids in _reached(batches, sessions):
         # A single update may have millions of deliveries, each with a copy of its id.
@@ -442,7 +440,7 @@ def _rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.
             yield pa.record_batch([update, pa.array(subscribers)], ["update", "subscriber_id"])
 
 
-def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+def bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (update, shard, recipients), with the ids that received it as a bitmap.
 
     An update that reached no session has no row.
@@ -455,7 +453,7 @@ def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[
         yield pa.record_batch([update, shard, recipients], ["update", "shard", "recipients"])
 
 
-def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+def received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (subscriber_id, received) of each session that received an update."""
     received = np.zeros(len(sessions.begins), np.int64)
     # A large part takes two searches a member, whatever the number of updates.  So its
@@ -498,13 +496,3 @@ def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator
     yield pa.record_batch(
         [pa.array(places + sessions.first), pa.array(received[places])], ["subscriber_id", "received"]
     )
-
-
-# The function of each output, and its columns.  All but `received` have the column
-# `update` before these.
-OUTPUTS: Final[dict[Output, tuple[Callable[..., Iterator[pa.RecordBatch]], pa.Schema]]] = {
-    "fanout": (_fanout, pa.schema({"fanout": pa.int64()})),
-    "bitmaps": (_bitmaps, pa.schema({"shard": pa.int32(), "recipients": pa.binary()})),
-    "rows": (_rows, pa.schema({"subscriber_id": pa.int64()})),
-    "received": (_received, pa.schema({"subscriber_id": pa.int64(), "received": pa.int64()})),
-}

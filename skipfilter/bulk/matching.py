@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skipfilter.bulk.deliveries import OUTPUTS
+from skipfilter.bulk.columns import POSTINGS, SESSIONS, UPDATES, types
 from skipfilter.bulk.errors import BadInput
-from skipfilter.bulk.posting_lists import POSTINGS, SHARD_BITS, combine, merge
+from skipfilter.bulk.outputs import Output
+from skipfilter.bulk.posting_lists import SHARD_BITS, combine, merge
 from skipfilter.bulk.ranges import BROADCAST_BYTES, divided, shards, shared, sizes
 from skipfilter.bulk.wide_selectors import NARROW_BYTES, find_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from skipfilter.bulk.deliveries import Output, Sessions
+    from skipfilter.bulk.columns import Column
+    from skipfilter.bulk.deliveries import Sessions
     from skipfilter.bulk.wide_selectors import Wide
 
 By = Literal["time", "position"]
@@ -34,20 +36,12 @@ By = Literal["time", "position"]
 Key = tuple[tuple[str, ...], bool]
 """The sorted topics of an update, and whether it is private."""
 
-_TIME: Final = pa.timestamp("us", "UTC")
-_SELECTORS: Final = pa.list_(pa.struct({"type": pa.string(), "pattern": pa.string()}))
-# The columns of both tables, and those of moments.
-_UPDATES: Final = {
-    "update_id": pa.string(),
-    "topics": pa.list_(pa.string()),
-    "private": pa.bool_(),
-    "ts": _TIME,
-}
-_UPDATES_BY: Final[dict[By, dict[str, pa.DataType]]] = {"time": {}, "position": {"position": pa.int64()}}
-_SESSIONS: Final = {"subscriber_id": pa.int64(), "selectors": _SELECTORS, "authorised": _SELECTORS}
-_SESSIONS_BY: Final[dict[By, dict[str, pa.DataType]]] = {
-    "time": {"connected_from": _TIME, "disconnected_at": _TIME},
-    "position": {"after": pa.int64(), "until": pa.int64()},
+# The columns that are needed of each table, and those of moments.
+_UPDATE: Final = ("update_id", "topics", "private", "ts")
+_SESSION: Final = ("subscriber_id", "selectors", "authorised")
+_MOMENTS: Final[dict[By, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "time": ((), ("connected_from", "disconnected_at")),
+    "position": (("position",), ("after", "until")),
 }
 # The references of a key in the rows of a worker.
 _REFERENCES: Final = pa.schema(
@@ -64,7 +58,7 @@ _REFERENCES: Final = pa.schema(
 def match(
     updates: pa.Table,
     sessions: pa.Table,
-    output: Output = "fanout",
+    output: str = Output.FANOUT,
     *,
     by: By = "time",
     base_url: str | None = None,
@@ -73,9 +67,9 @@ def match(
 ) -> pa.Table:
     """Return which sessions received which updates.
 
-    Takes the columns of UPDATES and SESSIONS (skipfilter.spark.tables.schemas) that
-    `by` needs, and returns the columns of `skipfilter.spark.match`, in any order of
-    rows.  With by="position", and if both tables have the column epoch, positions are
+    Takes the columns of UPDATES and SESSIONS (skipfilter.bulk.columns) that `by` needs,
+    and returns those of the Output (skipfilter.bulk.outputs), in any order of rows.
+    With by="position", and if both tables have the column epoch, positions are
     only compared within one epoch.  The options are those of `skipfilter.spark.match`.
 
     Takes some 30 µs for each update and each range of ids, and the memory of all tables
@@ -86,24 +80,19 @@ def match(
     for an unknown `output` or `by`.
     """
     require_by(by)
-    if output not in OUTPUTS:
-        raise ValueError(f"output must be one of {', '.join(OUTPUTS)}, not {output!r}")
-    updates, sessions = (
-        _typed(table, name, columns | moments)
-        for table, name, columns, moments in (
-            (updates, "updates", _UPDATES, _UPDATES_BY[by]),
-            (sessions, "sessions", _SESSIONS, _SESSIONS_BY[by]),
-        )
-    )
+    asked = Output.of(output)
+    position, edges = _MOMENTS[by]
+    updates = _typed(updates, "updates", UPDATES, (*_UPDATE, *position))
+    sessions = _typed(sessions, "sessions", SESSIONS, (*_SESSION, *edges))
     _require_values(updates, by)
     results = []
     for log in _logs(updates, sessions, by):
-        parts = list(_match(*log, output, by, base_url, narrow_bytes, max_broadcast_bytes))
+        parts = list(_match(*log, asked, by, base_url, narrow_bytes, max_broadcast_bytes))
         result = pa.concat_tables(parts).flatten()
         result = result.rename_columns([name.removeprefix("update.") for name in result.column_names])
         # Ranges of ids have different sessions, so only the fan-out of an update is a
         # sum.
-        if output == "fanout" and len(parts) > 1:
+        if asked is Output.FANOUT and len(parts) > 1:
             update = result.column_names[:-1]
             result = result.group_by(update).aggregate([("fanout", "sum")]).rename_columns([*update, "fanout"])
         results.append(result)
@@ -116,13 +105,17 @@ def require_by(by: str) -> None:
         raise ValueError(f'by must be "time" or "position", not {by!r}')
 
 
-def _typed(table: pa.Table, name: str, columns: dict[str, pa.DataType]) -> pa.Table:
-    """Return the columns of a table as these types, and the column epoch if it has one.
+def _typed(table: pa.Table, name: str, columns: tuple[Column, ...], needed: tuple[str, ...]) -> pa.Table:
+    """Return the columns that are needed of a table, with the types of `columns`.
 
-    Raises BadInput if a column is missing, or cannot be cast.
+    Also returns the column epoch, if the table has one.  Raises BadInput if a column is
+    missing, or cannot be cast.
     """
     typed = {}
-    for column, type in columns.items():
+    type_of = types(columns)
+    optional = ("epoch",) if "epoch" in table.column_names else ()
+    for column in (*needed, *optional):
+        type = type_of[column]
         if column not in table.column_names:
             raise BadInput(f"{name}: it has no column {column}")
         values = pa.chunked_array(table.column(column))
@@ -132,8 +125,6 @@ def _typed(table: pa.Table, name: str, columns: dict[str, pa.DataType]) -> pa.Ta
             typed[column] = values.cast(type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise BadInput(f"{name}: column {column} is {values.type}, not {type}") from None
-    if "epoch" in table.column_names:
-        typed["epoch"] = pa.chunked_array(table.column("epoch")).cast(pa.string())
     return pa.table(typed)
 
 
@@ -171,7 +162,7 @@ def _match(
     identity = ["update_id", "ts"] if by == "time" else ["update_id", "ts", "position"]
     update = pa.StructArray.from_arrays([updates[name].combine_chunks() for name in identity], identity)
     keys = _keys(updates, at)
-    seated = sessions.select(["subscriber_id", "selectors", "authorised"])
+    seated = sessions.select(_SESSION)
     seated = seated.append_column("begins", begins).append_column("ends", ends)
     shard = pc.shift_right(seated["subscriber_id"], SHARD_BITS)
     bounds = (
@@ -180,12 +171,11 @@ def _match(
         .aggregate([("subscriber_id", "min"), ("subscriber_id", "max")])
     )
     part = partial(_part, seated, narrow_bytes, max_broadcast_bytes, base_url)
-    deliver, columns = OUTPUTS[output]
-    schema = columns if output == "received" else pa.schema([pa.field("update", update.type), *columns])
+    schema = pa.schema({"update": update.type} | types(output.columns) if output.of_updates else types(output.columns))
     for ids in shards(zip(*bounds.select([1, 2]).to_pydict().values(), strict=True)):
         for found in divided(ids, part, max_broadcast_bytes):
             rows = _rows(keys, at, update, found)
-            yield pa.Table.from_batches(deliver(rows.to_batches(max_chunksize=10_000), found.sessions), schema)
+            yield pa.Table.from_batches(output.deliver(rows.to_batches(max_chunksize=10_000), found.sessions), schema)
 
 
 def _moments(updates: pa.Table, sessions: pa.Table, by: By) -> tuple[pa.Array, pa.ChunkedArray, pa.ChunkedArray]:
@@ -222,7 +212,7 @@ def _part(
     """Return the part of the sessions of `ids`, or its size if that is too large."""
     id = pc.field("subscriber_id")
     mine = sessions.filter((id >= ids.start) & (id < ids.stop))
-    posted = pa.Table.from_batches(merge(combine(mine.to_batches())), POSTINGS)
+    posted = pa.Table.from_batches(merge(combine(mine.to_batches())), pa.schema(types(POSTINGS)))
     lengths = [pc.fill_null(pc.binary_length(posted[name]), 0) for name in ("subscribed", "authorised")]
     is_narrow = pc.and_(pc.equal(posted["match_type"], "exact"), pc.less_equal(pc.add(*lengths), narrow_bytes))
     is_narrow = pc.fill_null(is_narrow, False)  # a selector with a null is refused below

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skipfilter.bulk.bitmaps import serialize, serialized, union
+from skipfilter.bulk.columns import POSTINGS, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,18 +33,6 @@ SELECTORS_AT_ONCE: Final = 1_000_000
 
 KEY: Final = ["shard", "match_type", "selector"]
 """The columns that identify a posting list."""
-POSTINGS: Final = pa.schema(
-    {
-        "shard": pa.int32(),
-        "match_type": pa.string(),
-        "selector": pa.string(),
-        "subscribed": pa.binary(),
-        "authorised": pa.binary(),
-        "n_subscribed": pa.int64(),
-        "n_authorised": pa.int64(),
-    }
-)
-"""The columns of postings: the two bitmaps, null for no ids, and their sizes."""
 
 
 def combine(sessions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,5 +126,5 @@ def _united(several: pa.ListArray, counts: pa.Array) -> tuple[pa.Array, pa.Array
 
 def _rows(key: list[pa.Array], bitmaps: list[pa.Array], counts: list[pa.Array]) -> Iterator[pa.RecordBatch]:
     """Yield the columns of postings, in batches."""
-    table = pa.Table.from_arrays([*key, *bitmaps, *counts], POSTINGS.names)
+    table = pa.Table.from_arrays([*key, *bitmaps, *counts], list(types(POSTINGS)))
     yield from table.to_batches(max_chunksize=100_000)

@@ -20,18 +20,17 @@ The package needs the extra `spark`, and Java 17 or newer.
 
 from __future__ import annotations
 
-from skipfilter.text import missing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-try:
+from skipfilter.errors import names_extra
+
+if TYPE_CHECKING:
     from skipfilter.spark.errors import BadInput, BroadcastLimit, MissingJava, PipelineError
     from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate_updates
     from skipfilter.spark.jobs.indexing import postings
     from skipfilter.spark.jobs.matching import Matching, match
     from skipfilter.spark.session import spark_session
-except ImportError as error:
-    if error.name is None or error.name.startswith("skipfilter"):
-        raise
-    raise ImportError(missing("skipfilter.spark", error.name, "spark"), name=error.name) from None
 
 __all__ = [
     "BadInput",
@@ -46,3 +45,31 @@ __all__ = [
     "postings",
     "spark_session",
 ]
+
+_MODULES: Final = {
+    "BadInput": "errors",
+    "BroadcastLimit": "errors",
+    "Matching": "jobs.matching",
+    "MissingJava": "errors",
+    "PipelineError": "errors",
+    "Workload": "jobs.generate",
+    "generate_sessions": "jobs.generate",
+    "generate_updates": "jobs.generate",
+    "match": "jobs.matching",
+    "postings": "jobs.indexing",
+    "spark_session": "session",
+}
+"""The module that defines each name.
+
+A module is imported when its name is first used (PEP 562), so the import of the package
+needs no PySpark.
+"""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with names_extra("skipfilter.spark", "spark"):
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

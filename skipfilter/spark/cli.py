@@ -19,7 +19,6 @@ from __future__ import annotations
 import shlex
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -27,6 +26,7 @@ from urllib.parse import urlsplit
 import typer
 from pyspark.sql import functions as F  # noqa: N812
 
+from skipfilter.bulk.outputs import Output
 from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.spark.console import Conf, Tables, job, say, step, steps
 from skipfilter.spark.errors import BadInput, MissingTable
@@ -79,19 +79,10 @@ MaxBroadcastBytes = Annotated[
 ]
 
 
-class Name(StrEnum):
-    """The outputs of `match`.
-
-    An enum, because Typer does not support a list of literals.
-    """
-
-    FANOUT = "fanout"
-    BITMAPS = "bitmaps"
-    ROWS = "rows"
-    RECEIVED = "received"
-
-
-Outputs = Annotated[list[Name], typer.Option("--output", help="The table to write; repeatable.")]
+_ROWS: Final = "; ".join(f"{output}: {output.row}" for output in Output)
+Outputs = Annotated[
+    list[Output], typer.Option("--output", help=f"The table to write; repeatable. What a row stands for: {_ROWS}.")
+]
 
 
 _WRITTEN_BY: Final = {
@@ -143,7 +134,7 @@ def index(tables: Tables, conf: Conf = None) -> None:
 @jobs.command(epilog=example("skipfilter spark match day --output fanout --output rows"))
 def match(
     tables: Tables,
-    outputs: Outputs = [Name.FANOUT],  # noqa: B006  the list is never modified
+    outputs: Outputs = [Output.FANOUT],  # noqa: B006  the list is never modified
     by: ByOption = None,
     base_url: Url = None,
     first: From = None,
@@ -153,8 +144,8 @@ def match(
 ) -> None:
     """Write which session received which update.
 
-    fanout, bitmaps and rows have a directory for each day; received adds up all the
-    selected days.
+    A table of updates has a directory for each day; received adds up all the selected
+    days.
     """
     with job("match", conf) as spark:
         days = first and first.date(), last and last.date()
@@ -174,16 +165,14 @@ def match(
                 ]
             if not of_time(_gaps(spark, tables), *_moments(first, last), by=by).isEmpty():
                 say(f"{tables}/gaps: some deliveries may be missing: see `report` or `audit`")
-            for name in outputs:
-                with step(f"{tables}/{name}"):
-                    made = reduce(
-                        lambda one, other: one.unionAll(other), (each.output(name.value) for each in matchings)
-                    )
-                    if name == Name.RECEIVED:
-                        files.write(made.select("*", whole(found)), f"{tables}/{name}")
-                    else:
+            for output in outputs:
+                with step(f"{tables}/{output}"):
+                    made = reduce(lambda one, other: one.unionAll(other), (each.output(output) for each in matchings))
+                    if output.of_updates:
                         dated = marked(made.withColumn("dt", F.to_date("ts")), found)
-                        files.write(dated, f"{tables}/{name}", by_day=True, days=days)
+                        files.write(dated, f"{tables}/{output}", by_day=True, days=days)
+                    else:
+                        files.write(made.select("*", whole(found)), f"{tables}/{output}")
 
 
 def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFrame, DataFrame]]:

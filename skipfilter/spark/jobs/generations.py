@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.jobs.matching import window_of
+from skipfilter.spark.tables.schemas import MADE_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from skipfilter.bulk.matching import By
 
-MARK: Final = "made_from"
+MARK: Final = MADE_FROM.name
 """The column of a result with the generation of its day."""
 
 

@@ -35,15 +35,16 @@ from functools import partial, reduce
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
-import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
-from skipfilter.bulk.deliveries import OUTPUTS
 from skipfilter.bulk.matching import require_by
+from skipfilter.bulk.outputs import Output
 from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.bulk.wide_selectors import NARROW_BYTES, find_numbers
 from skipfilter.spark.jobs.partition import IdRange, parts_of
 from skipfilter.spark.session import forget, persisted
+from skipfilter.spark.tables.schemas import schema
 
 if TYPE_CHECKING:
     from datetime import date
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.bulk.deliveries import Output, Sessions
+    from skipfilter.bulk.deliveries import Sessions
     from skipfilter.bulk.matching import By
 
 
@@ -95,18 +96,15 @@ def window_of(by: By) -> ComparedBy:
     return ComparedBy(["ts", "position"], F.col("position"), F.col("after") + 1, F.col("until") + 1)
 
 
-def match(updates: DataFrame, sessions: DataFrame, output: Output = "fanout", **options: Unpack[Options]) -> DataFrame:
+def match(
+    updates: DataFrame, sessions: DataFrame, output: str = Output.FANOUT, **options: Unpack[Options]
+) -> DataFrame:
     """Return which sessions of SESSIONS received which updates of UPDATES.
 
-        output     columns                                       a row for
-        fanout     update_id, ts[, position], fanout             each update, also if 0
-        bitmaps    update_id, ts[, position], shard, recipients  see below
-        rows       update_id, ts[, position], subscriber_id      each delivery
-        received   subscriber_id, received                       each session with any
-
-    Recipients are a 32-bit roaring bitmap of id - (shard << 23) in the portable format.
-    An update has rows only for shards that it reached.  It has several rows for one
-    shard if the shard was divided.
+    `output` is the name of an Output (skipfilter.bulk.outputs), which lists its
+    columns.  All but `received` begin with update_id, ts and, with by="position",
+    position.  An update has several rows of `bitmaps` for one shard if the shard was
+    divided.
 
     With by="time", a session's window is connected_from <= ts < disconnected_at, to the
     microsecond.  With by="position", for one epoch of a hub's history, it is after <
@@ -211,24 +209,26 @@ class Matching:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def output(self, name: Output) -> DataFrame:
+    def output(self, name: str) -> DataFrame:
         """Return the output `name` of `match`, as a plan that has not run.
 
         For rows and bitmaps, jobs run before it returns, to estimate the deliveries.
+        Raises ValueError for an unknown name.
         """
+        output = Output.of(name)
         parts = []
         for references, sessions in self._parts:
-            if name in ("rows", "bitmaps"):
+            if output in (Output.ROWS, Output.BITMAPS):
                 tasks = _by_deliveries(references, sessions.share_connected(*self._span))
             else:
                 tasks = self._by_updates
-            parts.append(_deliveries(self._updates, references, sessions, tasks, name))
+            parts.append(_deliveries(self._updates, references, sessions, tasks, output))
         # Ranges have different sessions, so most outputs are a union.  Only the fan-out
         # of an update is a sum over the ranges.
         result = reduce(lambda one, other: one.unionAll(other), parts)
-        if name == "received":
+        if not output.of_updates:
             return result
-        if name == "fanout" and len(parts) > 1:
+        if output is Output.FANOUT and len(parts) > 1:
             result = result.groupBy("update").agg(F.sum("fanout").alias("fanout"))
         return result.select("update.*", *result.columns[1:])
 
@@ -362,19 +362,15 @@ def _deliveries(
     ordered = parted.sortWithinPartitions(F.xxhash64(*key, "salt"), *key, "salt", F.desc("is_key"), "at")
     # 5. The workers find the deliveries.
     columns = ["is_key", "private", "at", "update", "subscribed", "authorised", "wide"]
-    deliver, made = OUTPUTS[output]
-    schema = ", ".join(f"{column.name} {_TYPES[column.type]}" for column in made)
-    if output != "received":
-        schema = f"update {updates.schema['update'].dataType.simpleString()}, {schema}"
-    found = ordered.select(columns).mapInArrow(lambda batches: deliver(batches, sessions), schema)
+    deliver = output.deliver
+    made = schema(output.columns)
+    if output.of_updates:
+        made = StructType([updates.schema["update"], *made])
+    found = ordered.select(columns).mapInArrow(lambda batches: deliver(batches, sessions), made)
     # A session received updates of several keys, in several tasks.
-    if output == "received":
+    if output is Output.RECEIVED:
         found = found.groupBy("subscriber_id").agg(F.sum("received").alias("received"))
     return found
-
-
-_TYPES: Final = {pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary"}
-"""The types of Spark for those of the outputs."""
 
 
 def of_days(

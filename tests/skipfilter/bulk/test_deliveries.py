@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,9 @@ from pyroaring import BitMap
 
 from skipfilter.bulk import deliveries
 from skipfilter.bulk.bitmaps import bitmap, ids_of, serialized, union
-from skipfilter.bulk.deliveries import NEVER, OUTPUTS, Sessions
+from skipfilter.bulk.deliveries import NEVER, Sessions
+from skipfilter.bulk.outputs import Output
 from skipfilter.bulk.posting_lists import SHARD_BITS, combine, merge
-
-if TYPE_CHECKING:
-    from skipfilter.bulk.deliveries import Output
-
 
 Key = tuple[bool, list[set[int]], list[set[int]], list[int], list[int]]
 """private, the ids of its narrow selectors, those of its grants, its wide selectors,
@@ -111,10 +108,9 @@ def test_deliveries_agree_with_sets(
         *([None if ids is None else bits(ids, offset) for ids in role] for role in (subscribed, authorised)),
     )  # fmt: skip
 
-    def output(name: Output) -> list[dict[str, Any]]:
-        made, _ = OUTPUTS[name]
+    def output(name: str) -> list[dict[str, Any]]:
         batches = rows_of(keys, offset).to_batches(max_chunksize=batch)
-        return [row for batch in made(iter(batches), sessions) for row in batch.to_pylist()]
+        return [row for batch in Output.of(name).deliver(iter(batches), sessions) for row in batch.to_pylist()]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deliveries, "DELIVERIES_AT_ONCE", max(1, limit))

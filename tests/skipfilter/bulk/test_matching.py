@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from skipfilter.bulk import BadInput, BroadcastLimit, deliveries, match
+from skipfilter.bulk.outputs import Output
 from tests.skipfilter.worlds import BASE, SELECTORS, TOPICS, Session, Update, World, by_brute_force
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def test_every_output_agrees_with_brute_force_by_time_and_by_position(
         patch.setattr(deliveries, "DELIVERIES_AT_ONCE", limit)
         patch.setattr(deliveries, "FEW_PAIRS", 64 if limit > 1 else 0)
         patch.setattr(deliveries, "FEW_UPDATES", limit // 2)
-        outputs = {name: match(updates, sessions, name, **options) for name in deliveries.OUTPUTS}
+        outputs: dict[str, pa.Table] = {name: match(updates, sessions, name, **options) for name in Output}
     rows = outputs["rows"].select(["update_id", "subscriber_id"]).to_pydict().values()
     assert sorted(zip(*rows, strict=True)) == sorted(expected)
     fanout = dict(zip(*outputs["fanout"].select(["update_id", "fanout"]).to_pydict().values(), strict=True))
@@ -179,7 +180,7 @@ def test_a_missing_or_wrongly_typed_column_is_refused() -> None:
 def test_an_unknown_output_or_order_is_refused() -> None:
     tables, name, by = World([], []).arrow(), "row", "times"
     with pytest.raises(ValueError, match=r"^output must be one of fanout, bitmaps, rows, received, not 'row'$"):
-        match(*tables, name)  # type: ignore[arg-type]
+        match(*tables, name)
     with pytest.raises(ValueError, match=r"""^by must be "time" or "position", not 'times'$"""):
         match(*tables, by=by)  # type: ignore[arg-type]
 

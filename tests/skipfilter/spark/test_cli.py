@@ -25,7 +25,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hub.cli.spark import main
-from skipfilter.spark import Workload, cli, console, generate_sessions, generate_updates
+from skipfilter.bulk.outputs import IDENTITY, Output
+from skipfilter.spark import Workload, console, generate_sessions, generate_updates
 from skipfilter.spark.console import reason
 from skipfilter.spark.jobs.matching import of_days
 from skipfilter.spark.page.formats import short
@@ -57,7 +58,7 @@ def day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A day of 100 sessions and 1,000 updates, and all outputs of `match`."""
     place = tmp_path_factory.mktemp("tables") / "day"
     done("generate", place, "--subscribers", "100", "--updates", "1000")
-    done("match", place, *(part for name in cli.Name for part in ("--output", name.value)))
+    done("match", place, *(part for output in Output for part in ("--output", output)))
     return place
 
 
@@ -363,6 +364,18 @@ def test_spark_connect_runs_the_same_jobs(spark: SparkSession, day: Path, tmp_pa
     assert spark.read.parquet(str(there / "report" / "overview")).count() == 1
 
 
+def test_the_help_lists_the_outputs() -> None:
+    text = " ".join(done("match", "--help").stdout.split())
+    assert f"[{'|'.join(Output)}]" in text
+    assert all(f"{output}: {output.row}" in text for output in Output)
+
+
 def test_the_written_tables_have_the_documented_schemas(spark: SparkSession, day: Path) -> None:
-    for name, schema in (("updates", UPDATES), ("sessions", SESSIONS)):
-        assert sorted(spark.read.parquet(str(day / name)).columns) == sorted(schema.names)
+    update = {column.name for column in IDENTITY} - {"position"}  # matched by time
+    tables = {"updates": set(UPDATES.names), "sessions": set(SESSIONS.names)}
+    for output in Output:
+        tables[output] = {column.name for column in output.columns} | {"made_from"}
+        if output.of_updates:
+            tables[output] |= update | {"dt"}
+    for name, columns in tables.items():
+        assert set(spark.read.parquet(str(day / name)).columns) == columns

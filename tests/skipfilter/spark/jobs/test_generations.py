@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from skipfilter.bulk.outputs import Output
 from skipfilter.spark import Workload, generate_sessions, generate_updates
 from skipfilter.spark.jobs.generations import MARK, Outdated, check, generations, shown, unmarked
 from skipfilter.spark.tables import files
@@ -58,7 +59,6 @@ def session(id: int, begins: int, ends: int | None, **changes: Any) -> dict[str,
 UPDATED = [update(1), update(12), update(25), update(30)]
 SEATED = [session(0, 0, 5), session(1, 0, None), session(2, 10, 30), session(3, 26, 28)]
 INPUTS = {"updates": UPDATES, "sessions": SESSIONS}
-OUTPUTS = ("fanout", "rows", "bitmaps", "received")
 DAYS = [date(2026, 1, 31), date(2026, 2, 1)]
 
 
@@ -274,7 +274,7 @@ def test_days_that_were_matched_one_by_one_belong_to_the_present_tables(spark: S
     one_by_one = spark.read.parquet(f"{tmp_path}/fanout").collect()
     # All days at once are the same, also if one is repeated, and the other outputs have
     # the same marks.
-    every = [part for output in OUTPUTS for part in ("--output", output)]
+    every = [part for output in Output for part in ("--output", output)]
     for options in (every, ["--from", days[0], "--to", days[0]]):
         done("match", tmp_path, *options)
         assert sorted(spark.read.parquet(f"{tmp_path}/fanout").collect()) == sorted(one_by_one)
