@@ -81,6 +81,7 @@ def test_the_synchronous_client_of_the_readme_prints_its_output(hub: HubProcess)
     assert run("-c", script.replace("http://localhost:3000/.well-known/mercure", hub.url)) == "1\n" + told
 
 
+@pytest.mark.processes  # within this process, modules that it imports first would be imported twice
 def test_the_application_of_the_readme_passes_its_tests(pytester: pytest.Pytester) -> None:
     section = HUB_PAGE.partition("\n## In your application")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
@@ -89,7 +90,7 @@ def test_the_application_of_the_readme_passes_its_tests(pytester: pytest.Pyteste
     [tests] = [block for block in blocks if "def test_" in block]
     pytester.makepyfile(shop=shop, test_shop=tests, authorize=authorize)
     pytester.makeconftest("import pytest\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'")
-    result = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "anyio")
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "anyio")
     result.assert_outcomes(passed=4)
     exec(authorize, {})
 

@@ -344,14 +344,15 @@ def test_a_kit_that_is_alone_in_its_process_works(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_package_that_is_missing_is_named(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.processes
+def test_a_package_that_is_missing_is_named(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_one(mercure_hub): pass")
-    monkeypatch.delitem(sys.modules, "hub.testing")
-    monkeypatch.setitem(sys.modules, "hub.testing.memory_hub", None)
-    result = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider")
+    pytester.makeconftest("import sys\n\nsys.modules['hub.testing.memory_hub'] = None")
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:cacheprovider")
     assert f"this fixture needs hub.testing.memory_hub: {INSTALL.format(extra='testing')}" in result.stdout.str()
 
 
+@pytest.mark.processes
 def test_the_fixtures_are_there_in_a_project_of_a_user(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -362,5 +363,5 @@ def test_the_fixtures_are_there_in_a_project_of_a_user(pytester: pytest.Pytester
             assert mercure_server.hub is not mercure_hub
         """
     )
-    result = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2)
