@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from hub.spark.sink import Sink, StreamWriter, Writer, check_columns
-from hub.spark.source import SCHEMA, Reader, Source, StreamReader
+from hub.spark.sink import SinkOptions, StreamWriter, Writer, check_columns
+from hub.spark.source import SCHEMA, Reader, SourceOptions, StreamReader
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class Mercure(DataSource):
         """Return a writer of a stream."""
         return StreamWriter(self._sink(schema, overwrite=overwrite))
 
-    def _source(self, schema: StructType) -> Source:
+    def _source(self, schema: StructType) -> SourceOptions:
         if schema != SCHEMA:
             raise BadInput(f"the columns are {SCHEMA.simpleString()}, and cannot be chosen")
-        return Source.parse(self.options)
+        return SourceOptions.parse(self.options)
 
-    def _sink(self, schema: StructType, *, overwrite: bool) -> Sink:
+    def _sink(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
         if overwrite:
             raise BadInput("published updates cannot be overwritten: use mode append, or for a stream append or update")
-        sink = Sink.parse(self.options)
+        sink = SinkOptions.parse(self.options)
         check_columns(schema, sink.private)
         return sink

@@ -1,6 +1,6 @@
 """Push: sends updates to a hub from a job; blocks, and retries for a while.
 
-Publisher.publish  ─► POST of JSON lines, or of a form for each update if need be
+Push.publish  ─► POST of JSON lines, or of a form for each update if need be
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # -- publishing
 
 
-class Publisher:
+class Push:
     """Publishes updates over one connection, many in a request if the hub accepts that.
 
     `most` is the maximum number of updates in a request, which the hub may lower.

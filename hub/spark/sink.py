@@ -61,7 +61,7 @@ from pyspark.sql.types import ArrayType, BooleanType, IntegralType, StringType, 
 
 from hub.spark.errors import NotTaken
 from hub.spark.options import SparkOptions, flag, parse_connection, require_known, whole_number
-from hub.spark.push import Publisher
+from hub.spark.push import Push
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ _PLACE: Final = ("ts", "position", "epoch")
 
 
 @dataclass(frozen=True)
-class Sink:
+class SinkOptions:
     """The parsed options of a writer."""
 
     connection: SparkOptions
@@ -87,7 +87,7 @@ class Sink:
     """Whether all updates are private; None if a column says it for each."""
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Sink:
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Parse options.  Raises BadInput if one is invalid."""
         require_known(options, "maxRowsPerRequest", "maxBytesPerRequest", "private")
         return cls(
@@ -210,13 +210,13 @@ def requests(
 
 
 @dataclass(frozen=True)
-class Published(WriterCommitMessage):
+class PublishedRows(WriterCommitMessage):
     """The result of a task."""
 
     rows: int
 
 
-def publish(sink: Sink, batches: Iterator[pa.RecordBatch]) -> Published:
+def publish(sink: SinkOptions, batches: Iterator[pa.RecordBatch]) -> PublishedRows:
     """Publish the rows of a partition.
 
     Errors name the row, from 0 in its partition.
@@ -224,7 +224,7 @@ def publish(sink: Sink, batches: Iterator[pa.RecordBatch]) -> Published:
     context = TaskContext.get()
     where = "" if context is None else f"partition {context.partitionId()}, "
     rows = 0
-    publisher = Publisher(sink.connection, most=sink.max_rows)
+    publisher = Push(sink.connection, most=sink.max_rows)
     try:
         for lines in requests(batches, max_rows=sink.max_rows, max_bytes=sink.max_bytes, private=sink.private):
             try:
@@ -237,16 +237,16 @@ def publish(sink: Sink, batches: Iterator[pa.RecordBatch]) -> Published:
         raise BadInput(f"{where}{error}") from None
     finally:
         publisher.close()
-    return Published(rows)
+    return PublishedRows(rows)
 
 
 class Writer(DataSourceArrowWriter):
     """Writes a table."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: SinkOptions) -> None:
         self._sink = sink
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         """Publish a partition."""
         return publish(self._sink, iterator)
 
@@ -254,9 +254,9 @@ class Writer(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: SinkOptions) -> None:
         self._sink = sink
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         """Publish a partition of a batch."""
         return publish(self._sink, iterator)

@@ -121,7 +121,7 @@ SCHEMA: Final = schema(COLUMNS)
 _ARROW: Final = exact(COLUMNS)
 
 LATEST: Final = "latest"
-MATCHERS: Final = (
+MATCH_OPTIONS: Final = (
     "match", "match_exact", "match_urlpattern", "match_uritemplate", "match_amqp", "match_mqtt", "topic",
 )  # fmt: skip
 
@@ -143,7 +143,7 @@ log = logging.getLogger("hub.spark")
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceOptions:
     """The parsed options of a reader."""
 
     connection: SparkOptions
@@ -156,13 +156,15 @@ class Source:
     metadata: str = AUTO
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Source:
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse options.  Raises BadInput if one is invalid."""
         known = ("startingFrom", "failOnDataLoss", "maxRowsPerBatch", "idleTimeout", "metadata")
-        require_known(options, *known, *MATCHERS)
-        wanted = tuple((name, value) for name in MATCHERS for value in _values(options.get(name, "")))
+        require_known(options, *known, *MATCH_OPTIONS)
+        wanted = tuple((name, value) for name in MATCH_OPTIONS for value in _values(options.get(name, "")))
         if not wanted:
-            raise BadInput(f"there is nothing to subscribe to: set one of {', '.join(MATCHERS)}; match=* is everything")
+            raise BadInput(
+                f"there is nothing to subscribe to: set one of {', '.join(MATCH_OPTIONS)}; match=* is everything"
+            )
         most = whole_number(options, "maxRowsPerBatch", 0, least=0)
         if most == 0 and "maxrowsperbatch" in options:
             raise BadInput("the option maxRowsPerBatch must be at least 1")
@@ -222,7 +224,7 @@ class Span:
 
 
 def measure(
-    source: Source, after: str, *, most: int | None = None, until: str | None = None, taken: Container[str] = ()
+    source: SourceOptions, after: str, *, most: int | None = None, until: str | None = None, taken: Container[str] = ()
 ) -> Span | None:
     """Return the present events after an event, or None if there are none.
 
@@ -244,7 +246,9 @@ def measure(
         return _measure(source, EARLIEST_ID, most, until, taken)
 
 
-def _measure(source: Source, after: str, most: int | None, until: str | None, taken: Container[str]) -> Span | None:
+def _measure(
+    source: SourceOptions, after: str, most: int | None, until: str | None, taken: Container[str]
+) -> Span | None:
     found: Span | None = None
     rows = 0
     try:
@@ -263,7 +267,7 @@ def _measure(source: Source, after: str, most: int | None, until: str | None, ta
 # -- rows
 
 
-def read(source: Source, span: Span) -> Iterator[pa.RecordBatch]:
+def read(source: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a span as batches of Arrow."""
     events: list[Event] = []
     size = 0
@@ -277,7 +281,7 @@ def read(source: Source, span: Span) -> Iterator[pa.RecordBatch]:
         yield to_arrow(events)
 
 
-def _exactly(source: Source, span: Span) -> Iterator[list[Event]]:
+def _exactly(source: SourceOptions, span: Span) -> Iterator[list[Event]]:
     """Yield exactly the events of a span.  Raises DataLoss if they differ."""
     left, last = span.rows, span.after
     try:
@@ -302,7 +306,7 @@ _DIFFERS: Final = (
 )
 
 
-def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
+def _what_is_left(source: SourceOptions, span: Span) -> Iterator[list[Event]]:
     """Yield the events of a span that the hub still has, and log the loss of others."""
 
     def is_known(id: str) -> bool:
@@ -349,7 +353,7 @@ def to_arrow(events: Sequence[Event]) -> pa.RecordBatch:
 class Reader(DataSourceReader):
     """Reads a table: the events that exist when the plan is made."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceOptions) -> None:
         if source.starting_from == LATEST:
             raise BadInput("startingFrom=latest is for streams: after the latest event there is nothing to read")
         self._source = source
@@ -367,7 +371,7 @@ class Reader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream, in batches.  Its state is only used in the driver."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceOptions) -> None:
         self._source = source
         self._available_now = False  # whether to stop at the events that exist now
         self._target: str | None = None  # the last of these

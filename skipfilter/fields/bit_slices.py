@@ -17,7 +17,7 @@ index that turns a value of its field into the ids that it holds for:
 
 Each index of a field holds an id at most once, so the number of the bitmaps that hold
 an id is the number of its parts that hold.  If a clause has two such parts about one
-field, the second one is in a second table, and so on.
+field, the second one is in a second layer, and so on.
 
 *Bit slices.*  The bitmaps are added up into bit planes, and each carry ripples into the
 next plane.  No id has more hits than its clause has parts, so an id has all of them if
@@ -51,21 +51,21 @@ _Key = TypeVar("_Key")
 Bound: TypeAlias = tuple[Any, int]
 """A bound of a range; see `Range`."""
 Placed: TypeAlias = tuple["Iterable[Literal]", ...]
-"""The literals of a clause by the number of their table."""
+"""The literals of a clause by the number of their layer."""
 
 BLOCK: Final = 256
 """The number of bounds in a new block; one with twice as many is divided."""
 MAX_REPEATS: Final = 20
 """The maximum number of parts of a clause of one kind and about one field; each needs a
-table of its own, which every message is looked up in."""
+layer of its own, which every message is looked up in."""
 MAX_ID: Final = 1 << 32
 """More than any id, which have 32 bits."""
 
 
 def place(clause: Clause) -> Placed:
-    """Return the literals of a clause by the number of their table.
+    """Return the literals of a clause by the number of their layer.
 
-    No two in one table are about the same field and of the same kind.  Raises
+    No two in one layer are about the same field and of the same kind.  Raises
     LimitError if there are more than MAX_REPEATS such.
     """
     kinds = [_kind(literal) for literal in clause]
@@ -75,13 +75,13 @@ def place(clause: Clause) -> Placed:
     if max(used.values()) > MAX_REPEATS:
         raise LimitError(f"a clause has more than {MAX_REPEATS} parts of one kind about one field")
     used.clear()
-    tables: list[list[Literal]] = []
+    layers: list[list[Literal]] = []
     for literal, kind in zip(clause, kinds, strict=True):
-        if used[kind] == len(tables):
-            tables.append([])
-        tables[used[kind]].append(literal)
+        if used[kind] == len(layers):
+            layers.append([])
+        layers[used[kind]].append(literal)
         used[kind] += 1
-    return tuple(map(tuple, tables))
+    return tuple(map(tuple, layers))
 
 
 class BitSlices:
@@ -89,8 +89,8 @@ class BitSlices:
 
     def __init__(self) -> None:
         # No bitmap or dict inside of these is ever empty.
-        self._wanted: list[Table] = []  # the parts that must hold
-        self._unwanted: list[Table] = []  # the parts that must not
+        self._wanted: list[Layer] = []  # the parts that must hold
+        self._unwanted: list[Layer] = []  # the parts that must not
         self._needed: dict[int, BitMap] = {}  # bit -> ids whose number of parts that must hold has it
         self._none_needed = BitMap()  # the ids without a part that must hold
 
@@ -103,10 +103,10 @@ class BitSlices:
         try:
             for number, literals in enumerate(clause):
                 for literal in literals:
-                    tables = self._tables(literal)
-                    if number == len(tables):
-                        tables.append(Table())
-                    tables[number].add(id, literal)
+                    layers = self._layers(literal)
+                    if number == len(layers):
+                        layers.append(Layer())
+                    layers[number].add(id, literal)
                     added.append((number, literal))
         except BaseException:
             self._take_out(id, added)
@@ -125,16 +125,16 @@ class BitSlices:
         for bit in bits(sum(not isinstance(literal, Not) for _, literal in added)):
             leave(self._needed, bit, id)
 
-    def _tables(self, literal: Literal) -> list[Table]:
+    def _layers(self, literal: Literal) -> list[Layer]:
         return self._unwanted if isinstance(literal, Not) else self._wanted
 
     def _take_out(self, id: int, added: list[tuple[int, Literal]]) -> None:
-        """Remove an id from the tables of some literals."""
+        """Remove an id from the layers of some literals."""
         for number, literal in added:
-            self._tables(literal)[number].remove(id, literal)
-        for tables in (self._wanted, self._unwanted):
-            while tables and tables[-1].is_empty():
-                tables.pop()
+            self._layers(literal)[number].remove(id, literal)
+        for layers in (self._wanted, self._unwanted):
+            while layers and layers[-1].is_empty():
+                layers.pop()
 
     def count(self, row: Row) -> int:
         """Return the number of ids with a part that this row meets."""
@@ -145,11 +145,11 @@ class BitSlices:
 
         The bitmaps must not be changed.
         """
-        return [ids for table in self._wanted for ids in table.met(message)]
+        return [ids for layer in self._wanted for ids in layer.met(message)]
 
     def has_row(self, message: Message) -> bool:
         """Return whether a message has a row that any part asks for."""
-        return any(row in table.rows for table in self._wanted for row in message.rows)
+        return any(row in layer.rows for layer in self._wanted for row in message.rows)
 
     def matching(self, message: Message) -> BitMap:
         """Return the ids whose clauses hold."""
@@ -158,8 +158,8 @@ class BitSlices:
         for bit, needed in self._needed.items():
             left -= needed - planes[bit] if bit < len(planes) else needed
         left |= self._none_needed
-        for table in self._unwanted:
-            for ids in table.met(message):
+        for layer in self._unwanted:
+            for ids in layer.met(message):
                 left -= ids
         return left
 
@@ -174,11 +174,11 @@ class BitSlices:
             again.add(id, clause)
         assert self._needed == again._needed
         assert self._none_needed == again._none_needed
-        for tables, fresh in ((self._wanted, again._wanted), (self._unwanted, again._unwanted)):
-            assert [table._all() for table in tables] == [table._all() for table in fresh]
+        for layers, fresh in ((self._wanted, again._wanted), (self._unwanted, again._unwanted)):
+            assert [layer._all() for layer in layers] == [layer._all() for layer in fresh]
 
 
-class Table:
+class Layer:
     """The ids with a part, for each part; at most one of a field and a kind for each
     id.
     """
@@ -422,7 +422,7 @@ def rows_of(literal: Literal | Expression) -> Sequence[Row]:
 
 
 def _kind(literal: Literal) -> Hashable:
-    """Return what only one literal of a clause in a table may be."""
+    """Return what only one literal of a clause in a layer may be."""
     wanted = not isinstance(literal, Not)
     part: Any = literal.part if isinstance(literal, Not) else literal
     if isinstance(part, tuple):
@@ -451,12 +451,12 @@ def bits(number: int) -> list[int]:
     return [bit for bit in range(number.bit_length()) if number >> bit & 1]
 
 
-def leave(table: dict[_Key, BitMap], key: _Key, id: int) -> None:
+def leave(bitmaps: dict[_Key, BitMap], key: _Key, id: int) -> None:
     """Remove an id from a bitmap, and the bitmap if it is then empty."""
-    ids = table[key]
+    ids = bitmaps[key]
     ids.discard(id)
     if not ids:
-        del table[key]
+        del bitmaps[key]
 
 
 def _union(bitmaps: list[BitMap]) -> list[BitMap]:

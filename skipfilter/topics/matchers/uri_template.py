@@ -70,7 +70,7 @@ _OPERATORS: dict[str, tuple[str, str, str, bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class TemplateExpression:
     """The language ( first head* ( separator tail* ){0,repeats} )?
 
     `head` and `tail` are character classes, as `bytes.translate` tables to 0 and 1.
@@ -83,7 +83,7 @@ class Expression:
     repeats: int
 
 
-Part: TypeAlias = bytes | Expression
+TemplatePart: TypeAlias = bytes | TemplateExpression
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class UriTemplate:
     """
 
     pattern: str
-    parts: tuple[Part, ...] = field(init=False, repr=False, compare=False)
+    parts: tuple[TemplatePart, ...] = field(init=False, repr=False, compare=False)
     _prefix: str = field(init=False, repr=False, compare=False)
     _within: str = field(init=False, repr=False, compare=False)
 
@@ -160,7 +160,7 @@ class UriTemplate:
             return {}
         values: dict[str, str] = {}
         texts = zip(self.parts, Subject(encoded(topic)).texts(self.parts), strict=True)
-        expressions = [text for part, text in texts if isinstance(part, Expression)]
+        expressions = [text for part, text in texts if isinstance(part, TemplateExpression)]
         for expression, text in zip(self.pattern.split("{")[1:], expressions, strict=True):
             for name, value in _values(expression.partition("}")[0], text.decode("utf-8")):
                 values[name] = max(values.get(name, ""), unquote(value), key=len)
@@ -192,7 +192,7 @@ class Subject(Positions):
         # The positions of %HH triplets, and those strictly inside of one.
         self._triplets, self._inside = _triplets(text) if b"%" in text else (0, 0)
 
-    def matches(self, parts: Sequence[Part], start: int = 0) -> bool:
+    def matches(self, parts: Sequence[TemplatePart], start: int = 0) -> bool:
         """Return whether `parts` match all of the text from the byte `start` on."""
         cursors = 1 << start
         for part in parts:
@@ -201,7 +201,7 @@ class Subject(Positions):
                 return False
         return bool(cursors >> self.end)
 
-    def after(self, part: Part, cursors: int) -> int:
+    def after(self, part: TemplatePart, cursors: int) -> int:
         """Return the positions where `part` can end if it starts at one of
         `cursors`.
         """
@@ -219,7 +219,7 @@ class Subject(Positions):
         # The whole expression may be absent, so it can also end where it starts.
         return cursors | ended
 
-    def texts(self, parts: Sequence[Part]) -> list[bytes]:
+    def texts(self, parts: Sequence[TemplatePart]) -> list[bytes]:
         """Return what each of `parts` reads, if together they match all of the text.
 
         If there is a choice, the later parts read as little as they can.
@@ -264,9 +264,9 @@ def _is_triplet(text: str) -> bool:
 # -- parsing
 
 
-def _parse(pattern: str) -> list[Part]:
+def _parse(pattern: str) -> list[TemplatePart]:
     """Split a template into literals and expressions."""
-    parts: list[Part] = []
+    parts: list[TemplatePart] = []
     variables = 0
     at = 0
     while at < len(pattern):
@@ -309,7 +309,7 @@ def _is_international(code: int) -> bool:
     return code & 0xFFFE != 0xFFFE and not 0xE0000 <= code < 0xE1000
 
 
-def _parse_expression(pattern: str, start: int, end: int) -> Expression:
+def _parse_expression(pattern: str, start: int, end: int) -> TemplateExpression:
     operator, variables = _split(pattern[start:end])
     exploded = []
     for variable in variables:
@@ -375,7 +375,7 @@ def _is_name(text: str) -> bool:
 
 
 @cache  # a few thousand possible arguments, because the number of variables is limited
-def _expression(operator: str, variables: int, first_explodes: bool, any_explodes: bool) -> Expression:
+def _expression(operator: str, variables: int, first_explodes: bool, any_explodes: bool) -> TemplateExpression:
     """Return the language of an expression, with the smallest number of repeats.
 
     The specification of the match defines the language as
@@ -398,7 +398,7 @@ def _expression(operator: str, variables: int, first_explodes: bool, any_explode
         if set(head + separator) == set(tail):
             # head* ( s (head|s)* )?  ==  (head|s)*
             head, repeats = tail, 0
-    return Expression(first.encode(), separator.encode(), _table(head), _table(tail), repeats)
+    return TemplateExpression(first.encode(), separator.encode(), _table(head), _table(tail), repeats)
 
 
 @cache

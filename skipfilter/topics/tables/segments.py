@@ -30,13 +30,13 @@ MAX_DEPTH: Final = 32
 """The number of segments of a pattern that become nodes; a residual holds the rest."""
 
 Path: TypeAlias = tuple["bytes | Wildcard", ...]
-Parts: TypeAlias = "tuple[Any, ...]"
+AnyParts: TypeAlias = "tuple[Any, ...]"
 """Literals, which are bytes, and whatever else a matcher has between them."""
 Rest = TypeVar("Rest", bound="Hashable")
 Read = TypeVar("Read", contravariant=True)
 
 
-class Reading(Protocol[Read]):
+class RestMatcher(Protocol[Read]):
     """A topic, for all candidates that are tried on it."""
 
     def matches(self, rest: Read, start: int, /) -> bool:
@@ -110,7 +110,7 @@ class SegmentTrie(Generic[Rest]):
         text: bytes,
         roots: Sequence[Node[bytes, PostingList | Residual[Rest]]],
         fits_one: Callable[[bytes], bool],
-        read: Callable[[bytes], Reading[Rest]],
+        read: Callable[[bytes], RestMatcher[Rest]],
         beside: bytes = b"",
     ) -> list[PostingList]:
         """Walk along all branches below `roots`, and return the posting lists that
@@ -190,7 +190,7 @@ class SegmentTrie(Generic[Rest]):
                 assert node.value.path == (path, None)
 
 
-def split(parts: Parts, one: object, *, wholly: bool = True) -> tuple[Path, Parts | None]:
+def split(parts: AnyParts, one: object, *, wholly: bool = True) -> tuple[Path, AnyParts | None]:
     """Return the leading whole segments as words, and the parts after them or None.
 
     `one` is the part that matches any one segment.  If `wholly` is False, the last
@@ -221,14 +221,14 @@ def split(parts: Parts, one: object, *, wholly: bool = True) -> tuple[Path, Part
     return (*path, word), None
 
 
-def texts(parts: Parts, *others: Parts) -> Texts:
+def texts(parts: AnyParts, *others: AnyParts) -> Texts:
     """Return the fixed text of `parts`; that of `others` may be anywhere beside it."""
     start = parts[0] if parts and isinstance(parts[0], bytes) else b""
     end = parts[-1] if parts and isinstance(parts[-1], bytes) else b""
     return Texts(start, end, tuple(part for some in (parts, *others) for part in some if isinstance(part, bytes)))
 
 
-def _from(parts: Parts, n: int, at: int) -> Parts:
+def _from(parts: AnyParts, n: int, at: int) -> AnyParts:
     """Return the parts from a place in the part with the number `n` on."""
     if not at:
         return parts[n:]

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from skipfilter.topics.matchers import Matcher
-    from skipfilter.topics.matchers.uri_template import Part
+    from skipfilter.topics.matchers.uri_template import TemplatePart
     from skipfilter.topics.tables.base import PostingList
     from skipfilter.topics.tables.residual import AlikeLimit
 
 COMPILED: Final = 1_000
 """The number of compiled templates that are cached."""
 
-Rest: TypeAlias = tuple["Part", ...]
+Rest: TypeAlias = tuple["TemplatePart", ...]
 
 
 class UriTemplateTable:

@@ -27,7 +27,7 @@ from skipfilter.errors import LimitError
 from skipfilter.topics.matchers import UrlPattern
 from skipfilter.topics.matchers.url_pattern import Conditions, meets, origin_of
 from skipfilter.topics.matchers.url_pattern.canonical import HASH, HOSTNAME, SEARCH, Url, parse
-from skipfilter.topics.matchers.url_pattern.language import NAME, Parts, Reading
+from skipfilter.topics.matchers.url_pattern.language import NAME, LinearParts, Reading
 from skipfilter.topics.matchers.url_pattern.regexp import Regexp
 from skipfilter.topics.tables.segments import SegmentTrie, split, texts
 from skipfilter.topics.tables.uri_templates import COMPILED
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _BESIDE: Final = (HOSTNAME, SEARCH, HASH)
 """The components other than the path whose fixed text distinguishes candidates."""
 
-Rest: TypeAlias = tuple[Parts, Conditions]
+Rest: TypeAlias = tuple[LinearParts, Conditions]
 
 
 class UrlPatternTable:

@@ -24,9 +24,9 @@ from hub.protocol.updates import EARLIEST_ID
 from hub.spark import register
 from hub.spark.errors import NotTaken, Unreachable
 from hub.spark.options import SparkOptions
-from hub.spark.push import Publisher, as_form
-from hub.spark.sink import Sink, check_columns, publish, requests, row_id, to_update
-from hub.spark.source import SCHEMA, Reader, Source, Span
+from hub.spark.push import Push, as_form
+from hub.spark.sink import SinkOptions, check_columns, publish, requests, row_id, to_update
+from hub.spark.source import SCHEMA, Reader, SourceOptions, Span
 from skipfilter.spark.errors import BadInput
 from tests.hub.publishing import parse_updates
 from tests.hub.spark.hubs import events_in, metadata_in, other_hub, token_file
@@ -177,23 +177,23 @@ def test_a_table_or_an_option_must_say_whether_updates_are_private() -> None:
         with pytest.raises(BadInput, match=r"the column 'private' and the option private=.*: use only one"):
             check_columns(schema_of("topic string, private boolean"), private)
     with pytest.raises(BadInput, match="private must be true or false, not 'on'"):
-        Sink.parse({"url": "http://h/", "private": "on"})
+        SinkOptions.parse({"url": "http://h/", "private": "on"})
     with pytest.raises(BadInput, match="'private'"):
         to_update({"topic": "a"})
     for name, private in (("true", True), ("false", False)):
-        assert Sink.parse({"url": "http://h/", "private": name}).private is private
-    assert Sink.parse({"url": "http://h/"}).private is None
+        assert SinkOptions.parse({"url": "http://h/", "private": name}).private is private
+    assert SinkOptions.parse({"url": "http://h/"}).private is None
 
 
 def test_a_mirror_of_a_hub_without_metadata_publishes_nothing(other: OtherHub) -> None:
     other.frames, other.applied = [b"id: 1\ndata: secret\n\n: all\n\n"], "wait=0"
     options = {"url": other.url, "match": "*"}
-    rows = list(Reader(Source.parse(options)).read(InputPartition(Span(EARLIEST_ID, "1", 1))))
+    rows = list(Reader(SourceOptions.parse(options)).read(InputPartition(Span(EARLIEST_ID, "1", 1))))
     with pytest.raises(BadInput, match="row 0: column 'topics' is null"):
-        publish(Sink.parse({"url": other.url}), iter(rows))
+        publish(SinkOptions.parse({"url": other.url}), iter(rows))
     mapped = [rows[0].set_column(rows[0].schema.get_field_index("topics"), "topics", [["a"]])]
     with pytest.raises(BadInput, match="row 0: column 'private' is null, but must be true or false"):
-        publish(Sink.parse({"url": other.url}), iter(mapped))
+        publish(SinkOptions.parse({"url": other.url}), iter(mapped))
     assert (other.updates, other.types) == ([], [])
 
 
@@ -221,8 +221,8 @@ def lines_of(*rows: dict[str, Any]) -> list[bytes]:
     return [json.dumps(to_update({"private": False} | row)).encode() for row in rows]
 
 
-def published(connection: SparkOptions, lines: Sequence[bytes], *, most: int = 1_000) -> Publisher:
-    publisher = Publisher(connection, most=most)
+def published(connection: SparkOptions, lines: Sequence[bytes], *, most: int = 1_000) -> Push:
+    publisher = Push(connection, most=most)
     try:
         publisher.publish(lines)
     finally:
@@ -240,7 +240,7 @@ def test_a_hub_with_a_lower_limit_gets_smaller_requests(start_hub: Callable[...,
 
 
 def test_a_refused_row_is_named_and_nothing_of_its_request_is_published(hub: HubProcess, tmp_path: Path) -> None:
-    sink = Sink(SparkOptions(hub.url, token_file=token_file(hub, tmp_path)), 3, 2**19, private=False)
+    sink = SinkOptions(SparkOptions(hub.url, token_file=token_file(hub, tmp_path)), 3, 2**19, private=False)
     rows = [{"topic": "a", "id": str(n)} for n in range(5)]
     for bad, told in [
         ({"topic": "*", "id": "5"}, "topic '\\*' is reserved"),
@@ -259,7 +259,7 @@ def test_a_refused_row_is_named_and_nothing_of_its_request_is_published(hub: Hub
 
 
 def test_a_single_refused_update_is_not_taken_for_a_hub_without_ndjson(hub: HubProcess, tmp_path: Path) -> None:
-    publisher = Publisher(SparkOptions(hub.url, token_file=token_file(hub, tmp_path)), most=10)
+    publisher = Push(SparkOptions(hub.url, token_file=token_file(hub, tmp_path)), most=10)
     with pytest.raises(NotTaken, match="is reserved"):
         publisher.publish(lines_of({"topic": "*"}))
     assert publisher.takes_lines

@@ -28,7 +28,7 @@ from hub.spark import register, source
 from hub.spark.errors import DataLoss, Refused, Silent, Unreachable
 from hub.spark.options import SparkOptions
 from hub.spark.pull import EventParser, follow
-from hub.spark.source import Reader, Source, Span, StreamReader, measure, to_arrow
+from hub.spark.source import Reader, SourceOptions, Span, StreamReader, measure, to_arrow
 from skipfilter.spark.errors import BadInput, PipelineError
 from tests.hub.spark.hubs import events_in, metadata_in, other_hub, publish, token_file
 
@@ -44,8 +44,10 @@ if TYPE_CHECKING:
 EVERYTHING = ReadAllAvailable()
 
 
-def source_of(hub: Any, **options: str) -> Source:
-    return Source.parse({"url": hub.url, "match": "*"} | {name.lower(): value for name, value in options.items()})
+def source_of(hub: Any, **options: str) -> SourceOptions:
+    return SourceOptions.parse(
+        {"url": hub.url, "match": "*"} | {name.lower(): value for name, value in options.items()}
+    )
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -248,13 +250,13 @@ def test_comments_are_not_metadata_unless_it_was_requested() -> None:
 )
 def test_an_invalid_option_is_named_and_a_token_is_not_shown(options: dict[str, str], told: str) -> None:
     with pytest.raises(BadInput, match=told) as raised:
-        Source.parse({"url": "https://h/", "match": "*"} | options)
+        SourceOptions.parse({"url": "https://h/", "match": "*"} | options)
     assert "SECRET" not in str(raised.value)
 
 
 def test_selectors_of_both_dialects_can_be_repeated() -> None:
     options = {"url": "http://h/", "match_mqtt": "a/+\nb/#", "topic": '["x", "[y", "{z}"]', "match": '["not JSON'}
-    assert Source.parse(options).wanted == (
+    assert SourceOptions.parse(options).wanted == (
         ("match", '["not JSON'), ("match_mqtt", "a/+"), ("match_mqtt", "b/#"),
         ("topic", "x"), ("topic", "[y"), ("topic", "{z}"),
     )  # fmt: skip
@@ -264,11 +266,11 @@ def test_selectors_of_both_dialects_can_be_repeated() -> None:
 def test_the_error_of_a_missing_token_names_its_source(where: str, tmp_path: Path) -> None:
     place = "NO_SUCH_VARIABLE" if where == "tokenEnv" else str(tmp_path / "missing")
     with pytest.raises(BadInput, match=f"there is no token.*{place}"):
-        Source.parse({"url": "http://h/", "match": "*", where.lower(): place}).connection.headers()
+        SourceOptions.parse({"url": "http://h/", "match": "*", where.lower(): place}).connection.headers()
     if where == "tokenFile":
         Path(place).write_text("two\nlines of a SECRET", "utf-8")
         with pytest.raises(BadInput, match="cannot be one") as raised:
-            Source.parse({"url": "http://h/", "match": "*", where.lower(): place}).connection.headers()
+            SourceOptions.parse({"url": "http://h/", "match": "*", where.lower(): place}).connection.headers()
         assert "SECRET" not in str(raised.value)
 
 
@@ -284,7 +286,7 @@ def test_no_token_is_sent_to_executors(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("A_TOKEN", "SECRET")
     (tmp_path / "token").write_text("SECRET", "utf-8")
     for options in ({"tokenenv": "A_TOKEN"}, {"tokenfile": str(tmp_path / "token")}):
-        parsed = Source.parse({"url": "http://h/", "match": "*"} | options)
+        parsed = SourceOptions.parse({"url": "http://h/", "match": "*"} | options)
         assert parsed.connection.headers() == [(b"Authorization", b"Bearer SECRET")]
         for reader in (parsed, Reader(parsed), StreamReader(parsed)):
             assert b"SECRET" not in pickle.dumps(reader)

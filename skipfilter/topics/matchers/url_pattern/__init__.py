@@ -42,9 +42,9 @@ from skipfilter.topics.matchers.url_pattern.canonical import (
     PROTOCOL,
     Url,
 )
-from skipfilter.topics.matchers.url_pattern.language import ANY, Language, Parts, Reading, language_of
+from skipfilter.topics.matchers.url_pattern.language import ANY, Language, LinearParts, Reading, language_of
 from skipfilter.topics.matchers.url_pattern.regexp import Regexp
-from skipfilter.topics.matchers.url_pattern.syntax import Options, Refused
+from skipfilter.topics.matchers.url_pattern.syntax import ComponentSyntax, Refused
 
 INSTRUCTIONS: Final = 50
 """Instructions of an automaton that count as one pattern in limits.
@@ -53,25 +53,25 @@ Most patterns have fewer.  If a topic leads to states that the automaton did not
 50 instructions take 5 to 10 µs for 50 characters.
 """
 
-Conditions: TypeAlias = tuple[tuple[int, Parts | Regexp], ...]
+Conditions: TypeAlias = tuple[tuple[int, LinearParts | Regexp], ...]
 """What components must match, with the place of the component in a Url."""
 
 _OPTIONS: Final = {
-    "protocol": Options(canonical.protocol),
-    "username": Options(canonical.username),
-    "password": Options(canonical.password),
-    "hostname": Options(canonical.hostname, delimiter="."),
-    "port": Options(canonical.port),
-    "pathname": Options(canonical.pathname, delimiter="/", prefix="/"),
-    "search": Options(canonical.search),
-    "hash": Options(canonical.hash),
+    "protocol": ComponentSyntax(canonical.protocol),
+    "username": ComponentSyntax(canonical.username),
+    "password": ComponentSyntax(canonical.password),
+    "hostname": ComponentSyntax(canonical.hostname, delimiter="."),
+    "port": ComponentSyntax(canonical.port),
+    "pathname": ComponentSyntax(canonical.pathname, delimiter="/", prefix="/"),
+    "search": ComponentSyntax(canonical.search),
+    "hash": ComponentSyntax(canonical.hash),
 }
 _SITE: Final = (PROTOCOL, HOSTNAME, PORT)
 _ORIGIN: Final = b"%b://%b:%b"
-_IPV6: Final = Options(canonical.ipv6_hostname, delimiter=".")
+_IPV6: Final = ComponentSyntax(canonical.ipv6_hostname, delimiter=".")
 # The standard also takes the path of foo://host/:id as opaque, so that a name there
 # would match slashes.  No server does.
-_OPAQUE_PATH: Final = Options(canonical.opaque_pathname)
+_OPAQUE_PATH: Final = ComponentSyntax(canonical.opaque_pathname)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class UrlPattern:
     regexp_groups: InitVar[bool] = field(default=False, kw_only=True)
     origin: bytes | None = field(init=False, repr=False, compare=False)
     """The protocol, hostname and port as `origin_of` gives them; None if not fixed."""
-    path: Parts = field(init=False, repr=False, compare=False)
+    path: LinearParts = field(init=False, repr=False, compare=False)
     """What the pathname must match; with a group, a condition says the rest."""
     conditions: Conditions = field(init=False, repr=False, compare=False)
     """What else must hold; usually nothing."""
@@ -106,7 +106,7 @@ class UrlPattern:
             languages = _languages(self.pattern, self.base_url, regexp_groups)
         except Refused as error:
             raise PatternError("urlpattern", self.pattern, str(error)) from None
-        conditions: list[tuple[int, Parts | Regexp]] = []
+        conditions: list[tuple[int, LinearParts | Regexp]] = []
         origin = _fixed_origin(languages)
         for place, (parts, regexp) in enumerate(languages):
             if regexp is not None:
@@ -158,7 +158,7 @@ def meets(url: Url, conditions: Conditions) -> bool:
     return all(_is_met(url[place], wanted) for place, wanted in conditions)
 
 
-def _is_met(text: bytes, wanted: Parts | Regexp) -> bool:
+def _is_met(text: bytes, wanted: LinearParts | Regexp) -> bool:
     return wanted.matches(text) if isinstance(wanted, Regexp) else Reading(text).matches(wanted)
 
 
@@ -177,7 +177,7 @@ def _languages(pattern: str, base_url: str | None, trusted: bool) -> list[Langua
     return found
 
 
-def _component(name: str, text: str, options: Options, trusted: bool) -> Language:
+def _component(name: str, text: str, options: ComponentSyntax, trusted: bool) -> Language:
     """Return the language of one component.  Raises Refused with its name."""
     if text in ("", "*"):
         return Language(ANY if text else ())

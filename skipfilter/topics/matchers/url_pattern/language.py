@@ -58,16 +58,16 @@ class Repeated:
 class Optional:
     """The parts, or nothing."""
 
-    parts: Parts
+    parts: LinearParts
 
 
-Part: TypeAlias = bytes | Run | Anything | Repeated | Optional
-Parts: TypeAlias = tuple[Part, ...]
+LinearPart: TypeAlias = bytes | Run | Anything | Repeated | Optional
+LinearParts: TypeAlias = tuple[LinearPart, ...]
 
 NAME: Final = Run(b"/")
 """A name in a path: one whole segment, if slashes are around it."""
 ANYTHING: Final = Anything()
-ANY: Final[Parts] = (ANYTHING,)
+ANY: Final[LinearParts] = (ANYTHING,)
 """The parts of the component pattern `*`."""
 
 
@@ -77,7 +77,7 @@ class Language(NamedTuple):
     What `regexp` matches, `parts` match too.
     """
 
-    parts: Parts
+    parts: LinearParts
     regexp: Regexp | None = None
 
 
@@ -86,11 +86,11 @@ class Reading(Positions):
 
     __slots__ = ()
 
-    def matches(self, parts: Parts, start: int = 0) -> bool:
+    def matches(self, parts: LinearParts, start: int = 0) -> bool:
         """Return whether `parts` match all of the text from the byte `start` on."""
         return bool(self._after_all(parts, 1 << start) >> self.end)
 
-    def _after_all(self, parts: Parts, cursors: int) -> int:
+    def _after_all(self, parts: LinearParts, cursors: int) -> int:
         """Return the positions where `parts` can end if they start at one of
         `cursors`.
         """
@@ -100,7 +100,7 @@ class Reading(Positions):
                 break
         return cursors
 
-    def _after(self, part: Part, cursors: int) -> int:
+    def _after(self, part: LinearPart, cursors: int) -> int:
         match part:
             case bytes():
                 return self.after_literal(part, cursors)
@@ -141,7 +141,7 @@ def _all_but(delimiter: bytes) -> bytes:
 # -- from the syntax to the language
 
 
-def language_of(parts: Iterable[syntax.Part], delimiter: str, *, trusted: bool = False) -> Language:
+def language_of(parts: Iterable[syntax.PatternPart], delimiter: str, *, trusted: bool = False) -> Language:
     """Return the language of a component pattern.
 
     Raises Refused and ImportError as `regexp.compile` does.
@@ -152,14 +152,14 @@ def language_of(parts: Iterable[syntax.Part], delimiter: str, *, trusted: bool =
     return Language(_merged(part for found in linear for part in found or (ANYTHING,)), automaton)
 
 
-def _linear(part: syntax.Part, delimiter: str) -> Parts | None:
+def _linear(part: syntax.PatternPart, delimiter: str) -> LinearParts | None:
     """Return a part of the syntax as parts of a language, or None if they are not
     linear.
     """
     prefix, suffix, modifier = part.prefix.encode(), part.suffix.encode(), part.modifier
     stop = delimiter.encode()
     between = suffix + prefix  # what stands between two repetitions
-    found: Parts
+    found: LinearParts
     if part.regexp is None:
         found = (Repeated(prefix) if modifier in ("+", "*") else prefix,)
     elif part.regexp == syntax.WILDCARD:
@@ -173,11 +173,11 @@ def _linear(part: syntax.Part, delimiter: str) -> Parts | None:
     return (Optional(_merged(found)),) if modifier in ("?", "*") else found
 
 
-def _merged(parts: Iterable[Part]) -> Parts:
+def _merged(parts: Iterable[LinearPart]) -> LinearParts:
     """Return the parts without empty literals, and with one literal instead of
     several in a row.
     """
-    merged: list[Part] = []
+    merged: list[LinearPart] = []
     for part in parts:
         if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
             merged[-1] += part

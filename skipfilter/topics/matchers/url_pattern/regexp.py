@@ -29,7 +29,7 @@ from skipfilter.topics.matchers.url_pattern.syntax import SEGMENT, WILDCARD, Ref
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skipfilter.topics.matchers.url_pattern.syntax import Part
+    from skipfilter.topics.matchers.url_pattern.syntax import PatternPart
 
 MAX_BYTES: Final = 2**15
 """The maximum bytes of an automaton.
@@ -94,7 +94,7 @@ class Regexp:
         return matched
 
 
-def compile(parts: Iterable[Part], delimiter: str, *, trusted: bool = False) -> Regexp:
+def compile(parts: Iterable[PatternPart], delimiter: str, *, trusted: bool = False) -> Regexp:
     """Return the regular expression of a component.
 
     Raises Refused if RE2 cannot match it, or if it is too large and not `trusted`;
@@ -122,7 +122,7 @@ class _Budget:
             raise Refused(_REASONS["pattern too large - compile failed"])
 
 
-def _source(part: Part, delimiter: str, budget: _Budget) -> str:
+def _source(part: PatternPart, delimiter: str, budget: _Budget) -> str:
     """Return a part for RE2, without names."""
     prefix, suffix = re.escape(part.prefix), re.escape(part.suffix)
     if part.regexp is None:

@@ -151,7 +151,7 @@ def _end_of_regexp(text: str, start: int) -> int:
 # -- a component pattern as parts
 
 
-class Part(NamedTuple):
+class PatternPart(NamedTuple):
     """A part of a component pattern: its text and what may stand around it.
 
     `regexp` is the text of a group, SEGMENT, WILDCARD, or None for fixed text, which
@@ -171,7 +171,7 @@ WILDCARD: Final = ".*"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ComponentSyntax:
     """How a kind of component is read.
 
     A name stops at `delimiter`; `prefix` belongs to the name or group after it; and
@@ -183,7 +183,7 @@ class Options:
     prefix: str = ""
 
 
-def parts(text: str, options: Options) -> list[Part]:
+def parts(text: str, options: ComponentSyntax) -> list[PatternPart]:
     """Split a component pattern into parts, with canonical text.
 
     Raises Refused if the standard refuses it.
@@ -194,19 +194,19 @@ def parts(text: str, options: Options) -> list[Part]:
 class _Parser:
     """The "pattern parser"."""
 
-    def __init__(self, text: str, options: Options) -> None:
+    def __init__(self, text: str, options: ComponentSyntax) -> None:
         self._text = text
         self._tokens = tokens(text)
         self._at = 0
         self._options = options
         self._fixed = ""  # text that is not a part yet
         self._names: set[str] = set()
-        self._parts: list[Part] = []
+        self._parts: list[PatternPart] = []
         self._found = 0  # the parts that are not fixed text
         # The group that says the same as a name.
         self._segment = f"[^{escaped(options.delimiter, _SYNTAX_OF_REGEXPS)}]+?"
 
-    def run(self) -> list[Part]:
+    def run(self) -> list[PatternPart]:
         while (kind := self._tokens[self._at].kind) is not Kind.END:
             char = self._take(Kind.CHAR)
             regexp = self._name_or_group()
@@ -267,7 +267,7 @@ class _Parser:
             self._fixed += prefix
             return
         self._end_fixed()
-        part = Part(self._encoded(prefix), regexp, self._encoded(suffix), modifier)
+        part = PatternPart(self._encoded(prefix), regexp, self._encoded(suffix), modifier)
         if part.regexp is not None or part.prefix:  # text may be nothing in a URL, as a tab is
             self._found += 1
             if self._found > MAX_PARTS:
@@ -276,7 +276,7 @@ class _Parser:
 
     def _end_fixed(self) -> None:
         if self._fixed:
-            self._parts.append(Part(self._encoded(self._fixed), None, "", ""))
+            self._parts.append(PatternPart(self._encoded(self._fixed), None, "", ""))
             self._fixed = ""
 
     def _encoded(self, text: str) -> str:

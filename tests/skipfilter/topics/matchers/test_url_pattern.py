@@ -210,7 +210,7 @@ def test_n34_it_agrees_with_another_implementation(pattern: str, topics: list[st
 # -- the linear matcher
 
 
-def naive(part: language.Part, text: bytes) -> set[int]:
+def naive(part: language.LinearPart, text: bytes) -> set[int]:
     """The lengths of the beginnings of `text` that `part` matches."""
     match part:
         case bytes():
@@ -227,7 +227,7 @@ def naive(part: language.Part, text: bytes) -> set[int]:
             return {0} | naive_all(parts, text)
 
 
-def naive_all(parts: language.Parts, text: bytes) -> set[int]:
+def naive_all(parts: language.LinearParts, text: bytes) -> set[int]:
     ends = {0}
     for part in parts:
         ends = {end + more for end in ends for more in naive(part, text[end:])}
@@ -235,7 +235,7 @@ def naive_all(parts: language.Parts, text: bytes) -> set[int]:
 
 
 LITERALS = st.binary(min_size=1, max_size=3).map(lambda text: bytes(b"ab/."[byte % 4] for byte in text))
-SIMPLE: st.SearchStrategy[language.Part] = st.one_of(
+SIMPLE: st.SearchStrategy[language.LinearPart] = st.one_of(
     LITERALS,
     st.sampled_from([language.ANYTHING, language.NAME, language.Run(b""), language.Run(b".", True), language.Run(b"/", True)]),
     LITERALS.map(language.Repeated),
@@ -246,7 +246,7 @@ PARTS = st.lists(SIMPLE | st.lists(SIMPLE, max_size=3).map(tuple).map(language.O
 @settings(deadline=None, max_examples=200)
 @given(PARTS, st.lists(st.text("ab/.", max_size=12), min_size=5, max_size=10), st.integers(0, 3))
 def test_the_linear_matcher_agrees_with_one_that_tries_everything(
-    parts: language.Parts, topics: list[str], start: int
+    parts: language.LinearParts, topics: list[str], start: int
 ) -> None:
     for topic in topics:
         text = topic.encode()
@@ -267,7 +267,7 @@ def test_repetitions_of_a_text_agree_with_re_for_all_short_texts(repeated: bytes
 def test_a_long_topic_costs_a_few_operations_for_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
 
-    def counting(reading: Reading, part: language.Part, cursors: int) -> int:
+    def counting(reading: Reading, part: language.LinearPart, cursors: int) -> int:
         nonlocal steps
         steps += 1
         return after(reading, part, cursors)
