@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,27 @@ def test_the_public_names_are_these_and_each_has_a_docstring(package: str) -> No
     module = importlib.import_module(package)
     assert sorted(module.__all__) == sorted(PUBLIC[package].split())
     assert [name for name in module.__all__ if callable(public := getattr(module, name)) and not public.__doc__] == []
+
+
+COST = re.compile(r"\b[Tt]akes? |\b[Cc]osts?\b|O\(|\b[Rr]uns (no|one|a) job")
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_each_public_method_of_the_library_says_what_it_costs(package: str) -> None:
+    module = importlib.import_module(package)
+    functions: list[Any] = []
+    for public in (getattr(module, name) for name in module.__all__):
+        if inspect.isfunction(public):
+            functions.append(public)
+        elif inspect.isclass(public) and not issubclass(public, Exception):
+            functions += [
+                member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+                for name, member in vars(public).items()
+                if not name.startswith("_") and (callable(member) or isinstance(member, (property, classmethod)))
+            ]
+    silent = [f"{each.__module__}.{each.__qualname__}" for each in functions if not COST.search(each.__doc__ or "")]
+    assert silent == []
+    assert functions
 
 
 @pytest.mark.parametrize("package", [skipfilter, hub])

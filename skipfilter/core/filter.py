@@ -165,7 +165,7 @@ class SkipFilter(Generic[Value, Key]):
             return True
 
     def clear(self) -> None:
-        """Remove all values, and forget all keys."""
+        """Remove all values, and forget all keys.  Takes O(n log n)."""
         with self._lock:
             for value in list(self._values):
                 self.discard(value)
@@ -229,13 +229,19 @@ class SkipFilter(Generic[Value, Key]):
             return self._resolve(left & self._values.alive)
 
     def matches(self, *keys: Key) -> bool:
-        """Return whether any value matches any of `keys`.  Stops at the first match."""
+        """Return whether any value matches any of `keys`.  Stops at the first match.
+
+        Costs as much as `match_any` at worst, without the values: O(1) if a match is
+        cached.
+        """
         with self._lock:
             return any(self._entries.matches(key) for key in keys)
 
     def bitmap(self, *keys: Key) -> BitMap64:
         """Return the ids of the values that match any of `keys`, as a bitmap of the
         caller's own.
+
+        Costs as much as `match_any`, and a copy of the bitmap instead of the values.
         """
         with self._lock:
             return self._matched(keys[0]).copy() if len(keys) == 1 else self._any(keys)
@@ -243,12 +249,16 @@ class SkipFilter(Generic[Value, Key]):
     def values(self, ids: BitMap64) -> list[Value]:
         """Return the values with these ids, oldest first, without ids that are not in
         use.
+
+        Takes O(ids).
         """
         with self._lock:
             return self._resolve(ids & self._values.alive)
 
     def forget(self, key: Key) -> bool:
         """Forget what is cached of `key`, and return whether anything was.
+
+        Takes O(1).
 
         The next question tests all values again, for example because the data behind a
         predicate has changed.
@@ -260,6 +270,8 @@ class SkipFilter(Generic[Value, Key]):
 
     def cache_info(self) -> CacheInfo:
         """Return how many keys are cached, the bytes of their bitmaps, and the misses.
+
+        Takes O(1).
 
         >>> even = SkipFilter(lambda value, key: value % key == 0)
         >>> even.match_any(2), even.match_any(2), even.cache_info()

@@ -58,6 +58,8 @@ class Source(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
     def matching(self, key: KeyIn, start: int) -> Iterable[int]:
         """Return the ids, from `start` on, of the values that match `key`.
 
+        The filter takes O(ids) to add them to its bitmap.
+
         They are ascending, and may come lazily.  The filter asks about each value and
         key once, as long as the key is cached.  A source that calls code of others must
         first copy what it iterates over, because that code may add and remove values.
@@ -76,6 +78,8 @@ class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
     def posting_lists(self, key: KeyIn, start: int) -> Sequence[BitMap64]:
         """Return the posting lists of `key` that had no ids before the value with the
         id `start` was added.
+
+        The filter takes O(new ids) for one list, and an OR for several.
 
         The filter keeps the lists that it got before, unless they are empty, so with
         these their union holds each value that matches.  Others of the key may be

@@ -35,6 +35,8 @@ class Engine(Protocol[Value]):
     def subscribe(self, pattern: str, value: Value) -> int:
         """Add a subscription, and return its handle.
 
+        Takes O(|pattern|), unless the engine says otherwise.
+
         A handle is never used twice.  Raises PatternError if the grammar refuses the
         pattern, and TypeError if the value cannot be hashed.
         """
@@ -43,12 +45,15 @@ class Engine(Protocol[Value]):
     def unsubscribe(self, handle: int) -> None:
         """End a subscription.
 
-        Raises KeyError, and changes nothing, if no subscription has this handle.
+        Takes O(|pattern|), unless the engine says otherwise.  Raises KeyError, and
+        changes nothing, if no subscription has this handle.
         """
         ...
 
     def lookup(self, topic: str) -> set[Value]:
         """Return the values of all subscriptions that match `topic`, as a new set.
+
+        Takes as long as the class of the engine says.
 
         The set is empty if none matches.  Raises TypeError if the topic is not a str.
         """
@@ -56,6 +61,8 @@ class Engine(Protocol[Value]):
 
     def matches(self, topic: str) -> bool:
         """Return whether any subscription matches `topic`.
+
+        Takes as long as the class of the engine says.
 
         Stops at the first match.  Raises TypeError if the topic is not a str.
         """

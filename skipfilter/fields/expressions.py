@@ -222,13 +222,16 @@ class PartExplanation:
 def present(field: str) -> Expression:
     """Return an expression that holds if the message has this field.
 
-    Raises ValueError if the field is not a path of at most MAX_NAMES names.
+    Takes O(1).  Raises ValueError if the field is not a path of at most MAX_NAMES
+    names.
     """
     return Present(check_field(field))
 
 
 def one_of(field: str, *values: Hashable) -> Expression:
     """Return an expression that holds if a value of the field is one of `values`.
+
+    Takes O(values).
 
     A tuple is one value.  Raises ValueError for no value, and for one that is not equal
     to itself, such as NaN, or cannot be hashed.
@@ -250,7 +253,7 @@ def prefix(field: str, text: str) -> Expression:
     """Return an expression that holds if a value of the field is a str that begins with
     `text`.
 
-    Raises ValueError if the text is not a str, or is empty.
+    Takes O(1).  Raises ValueError if the text is not a str, or is empty.
     """
     if not isinstance(text, str) or not text:
         raise ValueError(f"prefix({brief(field)}): {brief(text)} is not a str with at least one character")
@@ -259,6 +262,8 @@ def prefix(field: str, text: str) -> Expression:
 
 def at_least(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is `bound` or more.
+
+    Takes O(1).
 
     Bounds are numbers (int, float or Decimal), str, bytes, date, timedelta, datetime,
     and time without a time zone.  Raises ValueError for others, and for NaN.
@@ -269,6 +274,8 @@ def at_least(field: str, bound: object) -> Expression:
 def above(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is more than `bound`.
 
+    Takes O(1).
+
     Bounds are as for `at_least`.
     """
     return _range("above", field, low=(bound, 1))
@@ -276,6 +283,8 @@ def above(field: str, bound: object) -> Expression:
 
 def at_most(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is `bound` or less.
+
+    Takes O(1).
 
     Bounds are as for `at_least`.
     """
@@ -285,6 +294,8 @@ def at_most(field: str, bound: object) -> Expression:
 def below(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is less than `bound`.
 
+    Takes O(1).
+
     Bounds are as for `at_least`.
     """
     return _range("below", field, high=(bound, -1))
@@ -293,6 +304,8 @@ def below(field: str, bound: object) -> Expression:
 def between(field: str, low: object, high: object) -> Expression:
     """Return an expression that holds if a value of the field is at least `low` and at
     most `high`.
+
+    Takes O(1).
 
     If the field has several values, one of them must be both.  Bounds are as for
     `at_least`.  Raises ValueError too if they have no common order, or `high` is less
@@ -304,7 +317,7 @@ def between(field: str, low: object, high: object) -> Expression:
 def all_of(*parts: Expression) -> Expression:
     """Return an expression that holds if all parts hold; without parts, always.
 
-    Raises ValueError if a part is not an expression.
+    Takes O(parts).  Raises ValueError if a part is not an expression.
     """
     return AllOf(tuple(map(_part, parts)))
 
@@ -312,7 +325,7 @@ def all_of(*parts: Expression) -> Expression:
 def any_of(*parts: Expression) -> Expression:
     """Return an expression that holds if at least one part holds.
 
-    Raises ValueError if a part is not an expression, or there is none.
+    Takes O(parts).  Raises ValueError if a part is not an expression, or there is none.
     """
     if not parts:
         raise ValueError("any_of() has no part, so it could never hold")
@@ -321,6 +334,8 @@ def any_of(*parts: Expression) -> Expression:
 
 def not_(part: Expression) -> Expression:
     """Return an expression that holds if `part` does not.
+
+    Takes O(1).
 
     It also holds if the message does not have the field.  Raises ValueError if the part
     is not an expression.

@@ -114,6 +114,8 @@ class FieldFilter(Generic[Value]):
         """Add `value`.  A value that is present with the same criteria keeps its
         position.
 
+        Takes O(criteria + log n).
+
         Repeated criteria count once.  Raises ValueError if an item is not a criterion,
         if its value is not equal to itself, such as NaN, if an expression can never
         hold, or if `value` is present with other criteria; LimitError if there are more
@@ -159,7 +161,10 @@ class FieldFilter(Generic[Value]):
             self._remove(value)
 
     def discard(self, value: Value) -> bool:
-        """Remove `value` if it is present, and return whether it was."""
+        """Remove `value` if it is present, and return whether it was.
+
+        Costs as much as `remove`.
+        """
         with self._lock:
             if value not in self._held:
                 return False
@@ -167,14 +172,14 @@ class FieldFilter(Generic[Value]):
             return True
 
     def clear(self) -> None:
-        """Remove all values."""
+        """Remove all values.  Takes O(1)."""
         with self._lock:
             self._reset()
 
     def criteria(self, value: Value) -> Expression | frozenset[Criterion]:
         """Return what `value` has declared: its expression, or the set of its criteria.
 
-        Raises KeyError if the value is absent.
+        Takes O(criteria).  Raises KeyError if the value is absent.
         """
         with self._lock:
             return self._declared(value)
@@ -199,7 +204,9 @@ class FieldFilter(Generic[Value]):
         """Return the values with at least one criterion that `message` meets, oldest
         first.
 
-        Raises TypeError if `message` is not a Mapping.
+        Takes O(fields) to read the message, a bitmap operation for each distinct
+        criterion that it meets, and O(matches).  Raises TypeError if `message` is not a
+        Mapping.
         """
         its = read(message)
         with self._lock:
@@ -212,6 +219,9 @@ class FieldFilter(Generic[Value]):
     def match_all(self, message: Mapping[str, object]) -> list[Value]:
         """Return the values whose criteria `message` meets, all of them, oldest first.
 
+        Takes O(fields), a test for each group in the buckets of the message, or bitmap
+        operations if these are more (see `skipfilter.fields.clauses`), and O(matches).
+
         Includes the values without criteria.  Of criteria that name several contents of
         one field, one is enough.  Raises TypeError if `message` is not a Mapping.
         """
@@ -221,6 +231,9 @@ class FieldFilter(Generic[Value]):
 
     def hits(self, message: Mapping[str, object]) -> dict[Value, int]:
         """Return the number of criteria that `message` meets, by value, oldest first.
+
+        Costs as much as `match_any`, and some operations on the bit planes of the
+        counts.
 
         Criteria that name contents of one field are alternatives, so they are one hit;
         an expression is one, too.  Values without a hit are left out.  Raises TypeError
@@ -265,6 +278,8 @@ class FieldFilter(Generic[Value]):
     def matches_all(self, message: Mapping[str, object]) -> bool:
         """Return whether `message` meets all criteria of any value.
 
+        Costs as much as `match_all` at worst, without the values.
+
         Stops at the first.
         """
         its = read(message)
@@ -274,6 +289,8 @@ class FieldFilter(Generic[Value]):
     def explain(self, message: Mapping[str, object], value: Value) -> list[PartExplanation]:
         """Return, for each criterion of `value` or part of its expression, whether it
         is as `match_all` needs it, and why not.
+
+        Takes O(fields + parts).
 
         Criteria of one field are one part.  The parts of an expression are in its
         order.  Raises KeyError if the value is absent.

@@ -47,6 +47,8 @@ _LOCAL: Final = {
 def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """Return the session of this process, or start one with the settings `conf`.
 
+    Takes some seconds if it starts Java.
+
     Its time zone is UTC.  `spark.pyspark.python` has the same effect as with
     spark-submit.  Raises MissingJava if Spark needs Java on this machine and finds
     none, and MissingMaster if no standalone master responds.

@@ -211,7 +211,11 @@ class SelectorIndex:
         self._newest = id
 
     def discard(self, id: int, value: object) -> None:
-        """Forget `value` and its selectors.  Raises KeyError if it is absent."""
+        """Forget `value` and its selectors.  Raises KeyError if it is absent.
+
+        Takes O(log n) for each selector, and O(|pattern|) if no other value declares
+        it.
+        """
         _, posting_lists = self._held.pop(value)
         if id == self._newest:
             self._newest -= 1  # a filter that undoes an addition uses the id again
@@ -251,13 +255,15 @@ class SelectorIndex:
     def selectors(self, value: object) -> tuple[Selector, ...]:
         """Return the selectors that `value` declares, in its order, each once.
 
-        Raises KeyError if the value is absent.
+        Takes O(selectors).  Raises KeyError if the value is absent.
         """
         return tuple(map(_in_text, self._held[value][0]))
 
     def explain(self, key: str, value: object) -> list[Explanation]:
         """Return, for each selector of `value`, whether it matches the topic `key`, and
         why.
+
+        Compiles and tests each selector: takes O(|pattern| + |topic|) for each.
 
         Uses the matchers and not the tables, so it is also the reference for the index.
         Raises KeyError if the value is absent, and TypeError if the topic is not a str.
@@ -281,6 +287,8 @@ class SelectorIndex:
     @property
     def verified(self) -> int:
         """The number of patterns that were tested one by one so far.
+
+        Takes O(matcher types).
 
         Many for each topic mean patterns that were made hard to distinguish.
         """

@@ -85,6 +85,8 @@ class Grammar:
     def parse_topic(self, topic: str) -> list[str]:
         """Return the words of `topic`.
 
+        Takes O(|topic|).
+
         A topic that no pattern can spell, such as one with an empty word in AMQP, still
         has words, which wildcards match.  Raises TypeError if it is not a str.
         """
@@ -95,7 +97,8 @@ class Grammar:
     def parse_pattern(self, pattern: str) -> Words:
         """Return the words of `pattern`.
 
-        Raises PatternError if the grammar refuses it, and TypeError if it is not a str.
+        Takes O(|pattern|).  Raises PatternError if the grammar refuses it, and
+        TypeError if it is not a str.
         """
         if not isinstance(pattern, str):
             raise not_text(pattern, "pattern")
@@ -129,6 +132,8 @@ class Grammar:
     def read(self, topic: str) -> tuple[list[str], bool]:
         """Return the words of `topic`, a str, and whether it is hidden from patterns
         that begin with a wildcard.
+
+        Takes O(|topic|).
         """
         words = topic.split(self.separator) if topic or self.empty_words else []
         if not self.empty_words_match and "" in words:
@@ -136,7 +141,10 @@ class Grammar:
         return words, self.hidden is not None and topic.startswith(self.hidden)
 
     def hides(self, topic: str) -> bool:
-        """Return whether `topic` is hidden from patterns that begin with a wildcard."""
+        """Return whether `topic` is hidden from patterns that begin with a wildcard.
+
+        Takes O(1).
+        """
         return self.hidden is not None and topic.startswith(self.hidden)
 
 

@@ -138,17 +138,20 @@ class Workload:
 
     @property
     def room_count(self) -> int:
-        """The number of rooms: `rooms`, or its default if that is None."""
+        """The number of rooms: `rooms`, or its default if that is None.  Takes O(1)."""
         return max(1, min(self.subscribers // 5, MAX_ROOMS)) if self.rooms is None else self.rooms
 
     @property
     def feed_count(self) -> int:
-        """The number of feeds: `feeds`, or its default if that is None."""
+        """The number of feeds: `feeds`, or its default if that is None.  Takes O(1)."""
         return max(1, min(self.subscribers // 20, MAX_FEEDS)) if self.feeds is None else self.feeds
 
     @property
     def word_count(self) -> int:
-        """The number of stocks, and of sensors: `words`, or its default if None."""
+        """The number of stocks, and of sensors: `words`, or its default if None.
+
+        Takes O(1).
+        """
         return max(1, min(self.subscribers // 100, MAX_FEEDS)) if self.words is None else self.words
 
 
@@ -160,6 +163,8 @@ MAX_FEEDS: Final = 3_000
 
 def generate_updates(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
     """Return the UPDATES of `workload`, without data.
+
+    Takes no job: the rows are computed when they are used.
 
     The number of partitions is that of Spark's processors by default.  The rows do not
     depend on it.
@@ -194,6 +199,8 @@ def generate_updates(spark: SparkSession, workload: Workload, partitions: int | 
 
 def generate_sessions(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
     """Return the SESSIONS of `workload`, one for each subscriber.
+
+    Takes no job: the rows are computed when they are used.
 
     `partitions` is as for `generate_updates`.
     """

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def postings(sessions: DataFrame) -> DataFrame:
     """Return POSTINGS of SESSIONS: a row for each shard and distinct selector in use.
 
+    Takes one pass over the sessions, and one shuffle of the postings.
+
     Selectors that no session declares or is granted have no row.  Needs one shuffle, of
     the postings and not of the sessions.
     """

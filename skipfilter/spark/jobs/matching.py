@@ -200,7 +200,10 @@ class Matching:
             self._kept = kept.pop_all()
 
     def close(self) -> None:
-        """Release all that is persisted.  A second call does nothing."""
+        """Release all that is persisted.  A second call does nothing.
+
+        Takes a call of Spark for each table that is persisted.
+        """
         self._kept.close()
 
     def __enter__(self) -> Self:
@@ -211,6 +214,8 @@ class Matching:
 
     def output(self, name: str) -> DataFrame:
         """Return the output `name` of `match`, as a plan that has not run.
+
+        When it is used, it takes a shuffle of the updates for each range of ids.
 
         For rows and bitmaps, jobs run before it returns, to estimate the deliveries.
         Raises ValueError for an unknown name.

@@ -35,9 +35,15 @@ class Amqp:
         object.__setattr__(self, "words", AMQP.parse_pattern(self.pattern))
 
     def match(self, topic: str) -> bool:
-        """Return whether the pattern matches all words of `topic`."""
+        """Return whether the pattern matches all words of `topic`.
+
+        Takes O(words of the pattern * words of the topic) at worst.
+        """
         return match_words(self.words, AMQP.parse_topic(topic))
 
     def why_not(self, topic: str) -> str:
-        """Return the first word that differs, or the number of words."""
+        """Return the first word that differs, or the number of words.
+
+        Costs as much as `match`.
+        """
         return why_not_words(AMQP, self.words, topic)

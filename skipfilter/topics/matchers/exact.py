@@ -12,11 +12,11 @@ class Exact:
     pattern: str
 
     def match(self, topic: str) -> bool:
-        """Return whether `topic` equals the pattern."""
+        """Return whether `topic` equals the pattern.  Takes O(|topic|)."""
         return topic == self.pattern
 
     def why_not(self, topic: str) -> str:
-        """Return the number of leading characters that are equal."""
+        """Return the number of leading characters that are equal.  Takes O(|topic|)."""
         same = next((n for n, (a, b) in enumerate(zip(topic, self.pattern, strict=False)) if a != b), None)
         if same is None:
             same = min(len(topic), len(self.pattern))

@@ -36,9 +36,15 @@ class Mqtt:
         object.__setattr__(self, "words", MQTT.parse_pattern(self.pattern))
 
     def match(self, topic: str) -> bool:
-        """Return whether the filter matches all levels of `topic`."""
+        """Return whether the filter matches all levels of `topic`.
+
+        Takes O(levels of the topic).
+        """
         return match_words(self.words, MQTT.parse_topic(topic), MQTT.hides(topic))
 
     def why_not(self, topic: str) -> str:
-        """Return the first level that differs, or the number of levels."""
+        """Return the first level that differs, or the number of levels.
+
+        Takes O(levels of the topic).
+        """
         return why_not_words(MQTT, self.words, topic)

@@ -117,7 +117,10 @@ class UriTemplate:
         object.__setattr__(self, "_within", within.decode("utf-8"))
 
     def match(self, topic: str) -> bool:
-        """Return whether the template matches all of `topic`, in time linear in it."""
+        """Return whether the template matches all of `topic`, in time linear in it.
+
+        Takes O(parts of the template) operations on integers of |topic| bits.
+        """
         # The literal before the first expression, and the longest other one, decide
         # most topics.
         if not topic.startswith(self._prefix) or self._within not in topic:
@@ -128,7 +131,10 @@ class UriTemplate:
         return Subject(encoded(topic[len(self._prefix) :])).matches(parts)
 
     def why_not(self, topic: str) -> str:
-        """Return how much of `topic` the template reads before it is stuck."""
+        """Return how much of `topic` the template reads before it is stuck.
+
+        Costs as much as `match`.
+        """
         subject = Subject(encoded(topic))
         cursors = 1
         for part in self.parts:
