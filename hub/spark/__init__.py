@@ -12,6 +12,9 @@ format      ─ the format "mercure": gives Spark its readers and writers
   │         └► retry · options · errors    ─ for both
   └  tables    ─ a hub's event log as tables
 
+Belongs here: what is between a hub and tables.
+Does not belong here: what is computed from tables (`skipfilter.spark`), and commands
+(`hub.cli.spark`).
 It needs the extras `hub` and `spark`, and Java 17 or newer.
 """
 

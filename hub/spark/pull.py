@@ -2,6 +2,9 @@
 
     follow(after) ─► GET  Last-Event-ID, Prefer: wait=0 ─► events, until "all"
 
+Parsers such as httpx-sse drop comments, in which a hub says that this is all, and what
+an event's topics are.
+
 If the connection is lost, the next one continues after the last event that was
 received.
 """

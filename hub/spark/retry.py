@@ -1,4 +1,8 @@
-"""Retry: how often a request is tried again, and the pauses between attempts."""
+"""Retry: how often a request is tried again, and the pauses between attempts.
+
+Packages for retries, such as tenacity, count the attempts of one call.  A stream counts
+those since the last event, and a hub says how long to wait.
+"""
 
 from __future__ import annotations
 

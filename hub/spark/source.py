@@ -105,12 +105,7 @@ COLUMNS: Final = (
     Column("type", TEXT, 'null for "message"', nullable=True),
     Column("data", TEXT, "lines end with LF"),
     Column("retry", NUMBER, "milliseconds", nullable=True),
-    Column(
-        "topics",
-        pa.list_(TEXT),
-        "the update's topics, the canonical one first; of a private update, those that the token may read",
-        nullable=True,
-    ),
+    Column("topics", pa.list_(TEXT), "those that the token may read, the canonical one first", nullable=True),
     Column("private", pa.bool_(), "whether it is private", nullable=True),
     Column("ts", TIME, "when the hub accepted it", nullable=True),
     Column("position", NUMBER, "its position in an epoch of the hub's history", nullable=True),

@@ -35,59 +35,51 @@ import re
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from skipfilter.bulk import columns
+from skipfilter.bulk.columns import NUMBER, SELECTORS, TEXT, TIME, types
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.session import forget, persisted
 from skipfilter.spark.tables import files
-from skipfilter.spark.tables.schemas import GAPS, SELECTOR, SESSIONS, UPDATES
+from skipfilter.spark.tables.schemas import GAPS, SESSIONS, UPDATES, schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 FILES: Final = 1_000
 """Files that are read in one batch."""
 
-SESSION_EVENTS: Final = StructType(
-    [
-        StructField("event", StringType(), nullable=False),  # connect, disconnect, end or gap
-        StructField("node", StringType(), nullable=False),
-        StructField("number", LongType()),  # null for an end, which ends all of its node
-        StructField("ts", TimestampType(), nullable=False),
-        StructField("after", LongType()),  # of a connect and a gap
-        StructField("until", LongType()),  # of the others
-        StructField("hub", StringType()),  # this and the next four: of a connect
-        StructField("epoch", StringType()),
-        StructField("subscriber", StringType()),
-        StructField("selectors", ArrayType(SELECTOR, containsNull=False)),
-        StructField("authorised", ArrayType(SELECTOR, containsNull=False)),
-        StructField("clean", BooleanType()),  # of an end; the rest: of a gap or unclean end
-        StructField("updates", BooleanType()),
-        StructField("found", TimestampType()),
-        StructField("cause", StringType()),
-    ]
+_EVENTS: Final = (
+    columns.Column("event", TEXT, "connect, disconnect, end or gap"),
+    columns.Column("node", TEXT, "the hub's process"),
+    columns.Column("number", NUMBER, "of the connection; null for an end, which ends all of its node", nullable=True),
+    columns.Column("ts", TIME, "when it happened"),
+    columns.Column("after", NUMBER, "of a connect and a gap", nullable=True),
+    columns.Column("until", NUMBER, "of the others", nullable=True),
+    columns.Column("hub", TEXT, "this and the next four are of a connect", nullable=True),
+    columns.Column("epoch", TEXT, "of the hub's history", nullable=True),
+    columns.Column("subscriber", TEXT, "its name", nullable=True),
+    columns.Column("selectors", SELECTORS, "declared by it", nullable=True),
+    columns.Column("authorised", SELECTORS, "granted to it", nullable=True),
+    columns.Column("clean", pa.bool_(), "of an end; the rest are of a gap or an unclean end", nullable=True),
+    columns.Column("updates", pa.bool_(), "whether updates may be missing", nullable=True),
+    columns.Column("found", TIME, "when it was found", nullable=True),
+    columns.Column("cause", TEXT, "what the node did", nullable=True),
 )
-
-SESSION_IDS: Final = StructType(
-    [
-        StructField("node", StringType(), nullable=False),
-        StructField("number", LongType(), nullable=False),
-        StructField("subscriber_id", LongType(), nullable=False),
-    ]
+SESSION_EVENTS: Final = schema(_EVENTS)
+SESSION_IDS: Final = schema(
+    (
+        columns.Column("node", TEXT, "the hub's process"),
+        columns.Column("number", NUMBER, "the node's number of the connection"),
+        columns.Column("subscriber_id", NUMBER, "its id in the tables"),
+    )
 )
 
 _BAD: Final = "_bad"
@@ -98,40 +90,18 @@ _SHOWN: Final = 200
 """Characters of an invalid line that a message shows."""
 
 
-def _line(**columns: DataType) -> StructType:
+def _line(named: dict[str, pa.DataType]) -> StructType:
     """Return the schema of a JSON line."""
-    return StructType([StructField(name, type) for name, type in columns.items()])
+    return schema([columns.Column(name, type, "", nullable=True) for name, type in named.items()])
 
 
+# Times are numbers in JSON: milliseconds of an update, and microseconds of an event.
 _UPDATE: Final = _line(
-    hub=StringType(),
-    epoch=StringType(),
-    position=LongType(),
-    time=LongType(),  # ms
-    id=StringType(),
-    topics=ArrayType(StringType()),
-    private=BooleanType(),
-    type=StringType(),
-    retry=StringType(),  # a number in JSON, which may be larger than a long
-    data_bytes=LongType(),
-    data=StringType(),
+    {name: type for name, type in types(columns.UPDATES).items() if name not in ("update_id", "ts", "dt")}
+    | {"id": TEXT, "time": NUMBER, "retry": TEXT}  # a number in JSON, which may be larger than a long
 )
 _EVENT: Final = _line(
-    event=StringType(),
-    hub=StringType(),
-    epoch=StringType(),
-    node=StringType(),
-    number=LongType(),
-    subscriber=StringType(),
-    selectors=ArrayType(SELECTOR),
-    authorised=ArrayType(SELECTOR),
-    time=LongType(),  # µs
-    after=LongType(),
-    until=LongType(),
-    clean=BooleanType(),
-    updates=BooleanType(),
-    found=LongType(),  # µs
-    cause=StringType(),
+    {name: type for name, type in types(_EVENTS).items() if name != "ts"} | {"time": NUMBER, "found": NUMBER}
 )
 
 

@@ -8,8 +8,13 @@ The result is which session received which update, or would have received it.
       └► deliveries        the sessions that receive each update
            └► posting_lists · bitmaps     the ids that declare each selector
 
-skipfilter.spark runs the same code on a cluster, batch by batch.  The package needs
-NumPy and PyArrow, which the extra `spark` installs.
+    outputs · columns     what may be asked for; what the tables are, column by column
+
+skipfilter.spark runs the same code on a cluster, batch by batch.
+
+Belongs here: what a worker does with batches of Arrow, and what the tables are.
+Does not belong here: Spark, files and commands (`skipfilter.spark`).
+The package needs NumPy and PyArrow, which the extra `spark` installs.
 """
 
 from __future__ import annotations

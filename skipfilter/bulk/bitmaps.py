@@ -1,5 +1,7 @@
 """Sets of 32-bit ids as bytes: roaring bitmaps, made for a whole column at once.
 
+pyroaring makes one bitmap at a time.
+
 Source: the portable format of the RoaringBitmap project, which libraries for the JVM,
 C, Go and Rust read; Lemire et al., 2016.
 """

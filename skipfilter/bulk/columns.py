@@ -74,15 +74,14 @@ SESSIONS: Final = (
     Column("epoch", TEXT, "of the hub's history", nullable=True),
     Column("node", TEXT, "the hub's process", nullable=True),
     Column("number", NUMBER, "the node's number of the connection", nullable=True),
-    Column(
-        "complete",
-        pa.bool_(),
-        "false if the node was killed, and the session may have received updates after `until`; null while it is open",
-        nullable=True,
-    ),
+    Column("complete", pa.bool_(), "false if its node was killed; null while it is open", nullable=True),
     Column("dt", pa.date32(), "the day of connected_from"),
 )
-"""One row for each connection of a subscriber."""
+"""One row for each connection of a subscriber.
+
+If its node was killed, a session is not complete: it may have received updates after
+`until`.
+"""
 
 POSTINGS: Final = (
     Column("shard", pa.int32(), "subscriber_id >> 23"),

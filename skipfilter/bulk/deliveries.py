@@ -232,7 +232,8 @@ class _Audiences:
 class _Memory(Generic[K, V]):
     """A cache of up to `most` bytes.  It is emptied before an entry would exceed them.
 
-    To track which entries are used would cost more than to compute some again.
+    cachetools would track which entries are used, which costs more than to compute some
+    again.
     """
 
     def __init__(self, most: int) -> None:

@@ -44,11 +44,7 @@ class Output(StrEnum):
         deliveries.bitmaps,
         (
             Column("shard", pa.int32(), "subscriber_id >> 23"),
-            Column(
-                "recipients",
-                pa.binary(),
-                "subscriber_id - (shard << 23) of these sessions, as a 32-bit roaring bitmap in the portable format",
-            ),
+            Column("recipients", pa.binary(), "subscriber_id - (shard << 23) of these sessions, as a roaring bitmap"),
         ),
     )
     ROWS = ("rows", "each delivery", deliveries.rows, (_ID,))

@@ -12,6 +12,9 @@ If an entry is cheap to make, it need not be cached before its key comes again: 
 remembers one byte of the hash of each key, until another key takes its place.  Such
 entries start as kept ones, and need no `new`.
 
+The caches of cachetools have one bound each, of entries or of bytes, and a stream of
+keys that are used once would empty them.
+
 Source: the segments of Karedla, Love and Wherry, Caching Strategies to Improve Disk
 System Performance, 1994.  Unlike there, an entry evicted from `kept` does not move
 back.

@@ -12,6 +12,9 @@
 
 A `Filter` only answers whether any subscription matches; it needs no values.
 
+Belongs here: algorithms as they were published, behind the interface in `base`.
+Does not belong here: what SelectorIndex and the hub use (`topics`, `core`).
+
 >>> from skipfilter.engines import ENGINES
 >>> from skipfilter.topics import AMQP
 >>> engine = ENGINES["trie"](AMQP)

@@ -347,7 +347,8 @@ class Bounds:
     """Ids in the order of a bound; each id has one.
 
     They are in blocks, each with a bitmap of its ids, so the ids up to a bound are the
-    union of some blocks, and of a part of one.  O(blocks + BLOCK).
+    union of some blocks, and of a part of one.  O(blocks + BLOCK).  A SortedList of
+    sortedcontainers has blocks too, but no bitmaps that change with them.
     """
 
     def __init__(self) -> None:

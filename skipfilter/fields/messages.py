@@ -30,9 +30,6 @@ MAX_PATH: Final = 1_000
 MAX_VALUES: Final = 1_000_000
 """The maximum number of mappings, lists and values in a message that is not flat."""
 
-Fields: TypeAlias = Mapping[str, list[object]]
-"""The values of each field of a message, by its path."""
-
 Row: TypeAlias = tuple[Hashable, ...]
 """(field,), for a field that is there, or (field, value)."""
 

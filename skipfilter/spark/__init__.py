@@ -47,15 +47,9 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "BadInput": "errors",
-    "BroadcastLimit": "errors",
-    "Matching": "jobs.matching",
-    "MissingJava": "errors",
-    "PipelineError": "errors",
-    "Workload": "jobs.generate",
-    "generate_sessions": "jobs.generate",
-    "generate_updates": "jobs.generate",
-    "match": "jobs.matching",
+    **dict.fromkeys(("BadInput", "BroadcastLimit", "MissingJava", "PipelineError"), "errors"),
+    **dict.fromkeys(("Workload", "generate_sessions", "generate_updates"), "jobs.generate"),
+    **dict.fromkeys(("Matching", "match"), "jobs.matching"),
     "postings": "jobs.indexing",
     "spark_session": "session",
 }

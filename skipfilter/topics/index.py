@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Final
 from skipfilter.errors import LimitError, PatternError, not_copied, not_text
 from skipfilter.text import shown
 from skipfilter.topics.explanation import explain
-from skipfilter.topics.matchers import MATCHERS, UrlPattern
+from skipfilter.topics.matchers import MATCHERS, Amqp, Mqtt, UrlPattern
 from skipfilter.topics.tables import (
     AlikeLimit,
     EverythingTable,
@@ -46,10 +46,9 @@ from skipfilter.topics.tables import (
     LinearTable,
     UriTemplateTable,
     UrlPatternTable,
-    amqp_table,
-    mqtt_table,
-    word_table,
+    WordTable,
 )
+from skipfilter.topics.words import AMQP, MQTT
 
 JOURNAL: Final = 16
 """The number of the newest selectors in the journal."""
@@ -122,7 +121,7 @@ class SelectorIndex:
         self._alike = AlikeLimit(max_alike, above_max_alike)
         url_patterns = UrlPatternTable(base_url, max_url_patterns, self._alike, regexp_groups=regexp_groups)
         compile_url_pattern = partial(UrlPattern, base_url=base_url, regexp_groups=regexp_groups)
-        of_words = {grammar.name: word_table(grammar) for grammar in grammars}
+        of_words = {grammar.name: WordTable(grammar) for grammar in grammars}
         self._compile: dict[str, Callable[[str], Matcher]] = {
             **MATCHERS,
             "urlpattern": compile_url_pattern,
@@ -134,8 +133,8 @@ class SelectorIndex:
             "everything": EverythingTable(),
             "uritemplate": UriTemplateTable(self._alike),
             "urlpattern": url_patterns,
-            "amqp": amqp_table(),
-            "mqtt": mqtt_table(),
+            "amqp": WordTable(AMQP, Amqp),
+            "mqtt": WordTable(MQTT, Mqtt),
             **of_words,
         }
         self._tables = {

@@ -5,8 +5,7 @@
     sessions ──────────────────────────► concurrency, lengths, selectors ────┘
 
 Each table is made by a plain function of DataFrames, and `report` calls them all.
-Figures are exact, because at these sizes an estimate takes as long.  Only
-`topic_hourly` makes sketches, which `merge_hourly` can merge later, days into months.
+Figures are exact, because at these sizes an estimate takes as long.
 
 A session that outlasts the period of a report counts up to its end.  Bins are whole
 hours in UTC, or as `per` says.  `traffic` and `concurrency` have a row for each bin of
@@ -27,7 +26,6 @@ from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.spark.jobs.gaps import of_time
 from skipfilter.spark.jobs.generations import MARK, check
 from skipfilter.spark.jobs.statistics import (
-    KLL,
     Per,
     bin_of,
     fanout_distribution,
@@ -123,26 +121,6 @@ def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> Data
         .agg(*_counts())
         .orderBy("topic", "time")
     )
-
-
-def topic_hourly(published: DataFrame, per: Per = "hour", k: int = KLL) -> DataFrame:
-    """Return counts and a sketch of fan-outs for every topic and bin, to merge later.
-
-    The columns are topic, time, updates, private_updates, deliveries and fanout_kll, a
-    KLL sketch of the updates' fan-outs (Karnin, Lang and Liberty, 2016).
-    """
-    topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), "private", "fanout")
-    return topics.groupBy("topic", "time").agg(*_counts(), F.kll_sketch_agg_bigint("fanout", k).alias("fanout_kll"))
-
-
-def merge_hourly(hourly: DataFrame, per: Per) -> DataFrame:
-    """Return the table of `topic_hourly` with longer bins.
-
-    To merge several tables, pass their union.
-    """
-    counts = [F.sum(name).alias(name) for name in ("updates", "private_updates", "deliveries")]
-    longer = hourly.withColumn("time", F.date_trunc(per, "time"))
-    return longer.groupBy("topic", "time").agg(*counts, F.kll_merge_agg_bigint("fanout_kll").alias("fanout_kll"))
 
 
 def traffic(published: DataFrame, period: Period, per: Per = "hour") -> DataFrame:

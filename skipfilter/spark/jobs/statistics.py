@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from skipfilter.bulk.wide_selectors import Wide
 
 Per = Literal["second", "minute", "hour", "day", "month", "year"]
-KLL: Final = 800
-"""The parameter k of a KLL sketch.
-
-Its ranks are off by about a third of a percent, and it takes up to 10 KB.
-"""
-
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 

@@ -10,6 +10,9 @@ own for phones.  Its size has a limit: it shows only the first topics, and a lim
 number of bins of time.
 
 The template escapes all text from the data.
+
+Belongs here: what is shown of a report, and how.
+Does not belong here: what is computed for it (`jobs.report`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from skipfilter.spark.page import formats
 from skipfilter.spark.page.plots import plot
+from skipfilter.text import escaped
 
 if TYPE_CHECKING:
     from skipfilter.spark.page.content import Content
@@ -20,18 +21,7 @@ if TYPE_CHECKING:
 def render(content: Content, title: str) -> str:
     """Return the page of `content` as text.  Equal content makes equal text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {
-        "cell": _cell,
-        "clock": formats.clock,
-        "decimal": formats.decimal,
-        "duration": formats.duration,
-        "percent": _percent,
-        "short": formats.short,
-        "size": formats.size,
-        "topic": formats.topic,
-        "visible": formats.visible,
-        "whole": formats.whole,
-    }
+    environment.filters |= {"cell": _cell, "percent": _percent, "escaped": escaped} | formats.FILTERS
     template = environment.from_string(_file("page.html.j2"))
     return template.render(
         content=content,

@@ -1,8 +1,13 @@
-"""Formats: numbers, times and text as the page shows them."""
+"""Formats: numbers, times and text as the page shows them.
+
+The package humanize writes words, as in 1.2 million; columns of figures need units.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from skipfilter.text import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +24,8 @@ def topic(topic: str) -> str:
 
     If it is longer than LONGEST characters, it is cut and ends with an ellipsis.
     """
-    seen = visible(topic[: LONGEST + 1])
+    seen = escaped(topic[: LONGEST + 1])
     return seen if len(seen) <= LONGEST else f"{seen[:LONGEST]}…"
-
-
-def visible(text: str) -> str:
-    """Return a text with invisible characters escaped: \\u202e."""
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def whole(number: float | None) -> str:
@@ -101,3 +101,7 @@ def period(start: datetime | None, end: datetime | None) -> str:
     if start is None or end is None:
         return "No updates."
     return f"{clock(start.replace(microsecond=0))} to {clock(end.replace(microsecond=0))} UTC"
+
+
+FILTERS: Final = {each.__name__: each for each in (clock, decimal, duration, short, size, topic, whole)}
+"""The functions that the template uses, by name."""

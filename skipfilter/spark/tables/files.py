@@ -5,6 +5,9 @@
        move the new rows in                    .TABLE.new-ID ──► TABLE
     3  delete the old rows                     .TABLE.old-ID
 
+Table formats such as Delta and Iceberg do this too, but each needs a JAR that was made
+for the version of Spark.
+
 A path is any path that Spark's readers and writers accept, with the same credentials.
 An unexpected null is an error with the file, the column and the row.
 """

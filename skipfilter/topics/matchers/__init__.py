@@ -2,6 +2,9 @@
 
 To add a matcher type, add a file here and a line to `MATCHERS`.
 
+Belongs here: what one pattern means, compiled, with the reason why it does not match.
+Does not belong here: how many patterns are found together (`tables`).
+
 >>> compile_matcher("uritemplate", "https://example.com/books/{id}").match("https://example.com/books/1")
 True
 """

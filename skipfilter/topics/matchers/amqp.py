@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from skipfilter.topics.words import AMQP, Words, match_words, why_not_words
+from skipfilter.topics.matchers.word_pattern import WordPattern
+from skipfilter.topics.words import AMQP, Grammar
 
 
 @dataclass(frozen=True, slots=True)
-class Amqp:
+class Amqp(WordPattern):
     """Matches the topics of the binding pattern `pattern`.
 
     Raises PatternError if the pattern is invalid.
@@ -28,22 +29,4 @@ class Amqp:
     (True, False)
     """
 
-    pattern: str
-    words: Words = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "words", AMQP.parse_pattern(self.pattern))
-
-    def match(self, topic: str) -> bool:
-        """Return whether the pattern matches all words of `topic`.
-
-        Takes O(words of the pattern * words of the topic) at worst.
-        """
-        return match_words(self.words, AMQP.parse_topic(topic))
-
-    def why_not(self, topic: str) -> str:
-        """Return the first word that differs, or the number of words.
-
-        Costs as much as `match`.
-        """
-        return why_not_words(AMQP, self.words, topic)
+    grammar: Grammar = field(default=AMQP, init=False, repr=False, compare=False)

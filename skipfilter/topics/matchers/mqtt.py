@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from skipfilter.topics.words import MQTT, Words, match_words, why_not_words
+from skipfilter.topics.matchers.word_pattern import WordPattern
+from skipfilter.topics.words import MQTT, Grammar
 
 
 @dataclass(frozen=True, slots=True)
-class Mqtt:
+class Mqtt(WordPattern):
     """Matches the topics of the topic filter `pattern`.
 
     Raises PatternError if the filter is invalid.
@@ -29,22 +30,4 @@ class Mqtt:
     (True, False)
     """
 
-    pattern: str
-    words: Words = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "words", MQTT.parse_pattern(self.pattern))
-
-    def match(self, topic: str) -> bool:
-        """Return whether the filter matches all levels of `topic`.
-
-        Takes O(levels of the topic).
-        """
-        return match_words(self.words, MQTT.parse_topic(topic), MQTT.hides(topic))
-
-    def why_not(self, topic: str) -> str:
-        """Return the first level that differs, or the number of levels.
-
-        Takes O(levels of the topic).
-        """
-        return why_not_words(MQTT, self.words, topic)
+    grammar: Grammar = field(default=MQTT, init=False, repr=False, compare=False)

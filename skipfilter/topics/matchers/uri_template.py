@@ -26,6 +26,8 @@ Each variable, and each piece of a literal, costs a few operations on integers o
 template, for every template.  The usual translation for `re` is exponential in the
 commas of a topic for `{a*}`.
 
+The package uritemplate expands templates, and does not match them.
+
 Source: the semantics are those of yosida95/uritemplate's Regexp(), which deployed
 Mercure hubs use.
 """

@@ -2,6 +2,9 @@
 
 To add a table, add a file here and a line to `skipfilter.topics.index`.  If a matcher
 type has no table, its patterns are tested one by one.
+
+Belongs here: how the patterns of one type are found together.
+Does not belong here: what one pattern means (`matchers`), and values (`core`).
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from skipfilter.topics.tables.residual import AlikeLimit
 from skipfilter.topics.tables.simple import EverythingTable, ExactTable, LinearTable
 from skipfilter.topics.tables.uri_templates import UriTemplateTable
 from skipfilter.topics.tables.url_patterns import UrlPatternTable
-from skipfilter.topics.tables.words import WordTable, amqp_table, mqtt_table, word_table
+from skipfilter.topics.tables.words import WordTable
 
 __all__ = [
     "AlikeLimit",
@@ -23,7 +26,4 @@ __all__ = [
     "UriTemplateTable",
     "UrlPatternTable",
     "WordTable",
-    "amqp_table",
-    "mqtt_table",
-    "word_table",
 ]

@@ -8,10 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from skipfilter.topics.matchers import Amqp, Mqtt, WordPattern
+from skipfilter.topics.matchers import WordPattern
 from skipfilter.topics.tables.base import PostingList
 from skipfilter.topics.trie import Trie, find_all, find_simple
-from skipfilter.topics.words import AMQP, MQTT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,26 +20,24 @@ if TYPE_CHECKING:
 
 
 class WordTable:
-    """The patterns of one grammar.
+    """The patterns of one grammar; `compile` makes the matcher of one.
 
     The path of a posting list is its pattern's words.
     """
 
-    def __init__(self, grammar: Grammar, compile: Callable[[str], Amqp | Mqtt | WordPattern]) -> None:
+    def __init__(self, grammar: Grammar, compile: Callable[[str], WordPattern] | None = None) -> None:
         self.verified = 0
-        self.compile: Callable[[str], Matcher] = compile
+        self.compile: Callable[[str], Matcher] = compile or partial(WordPattern, grammar=grammar)
         self._grammar = grammar
         self._trie: Trie[str, PostingList] = Trie()
 
     def accepts(self, matcher: Matcher) -> bool:
         """Return whether it is a matcher of this grammar."""
-        if isinstance(matcher, WordPattern):
-            return matcher.grammar == self._grammar
-        return type(matcher) is self.compile
+        return isinstance(matcher, WordPattern) and matcher.grammar == self._grammar
 
     def declare(self, matcher: Matcher) -> PostingList:
         """Return the posting list of the pattern, and make it if it is new."""
-        assert isinstance(matcher, Amqp | Mqtt | WordPattern)
+        assert isinstance(matcher, WordPattern)
         node = self._trie.node(matcher.words)
         if node.value is None:
             node.value = PostingList(self, matcher.words)
@@ -69,18 +66,3 @@ class WordTable:
     def _check(self) -> None:
         self._trie._check()
         assert all(self._trie.node(postings.path).value is postings for postings in self.posting_lists())
-
-
-def amqp_table() -> WordTable:
-    """Return an empty table of AMQP patterns."""
-    return WordTable(AMQP, Amqp)
-
-
-def mqtt_table() -> WordTable:
-    """Return an empty table of MQTT patterns."""
-    return WordTable(MQTT, Mqtt)
-
-
-def word_table(grammar: Grammar) -> WordTable:
-    """Return an empty table of the patterns of a grammar."""
-    return WordTable(grammar, partial(WordPattern, grammar=grammar))

@@ -17,11 +17,9 @@ from skipfilter import compile_matcher
 from skipfilter.spark.jobs.report import (
     concurrency,
     hot_topics,
-    merge_hourly,
     overview,
     period_of,
     report,
-    topic_hourly,
 )
 from skipfilter.spark.jobs.statistics import fanout_quantiles, with_fanout
 from tests.skipfilter.spark.tables.test_files import snapshot
@@ -325,30 +323,6 @@ def test_an_update_has_the_fanout_of_the_matching_by_time_or_by_position(spark: 
         assert rows(hot_topics(published, 1)) == [("/a", 2, 0, 6)]
     with pytest.raises(Exception, match="fanout: update v is missing: match its day first"):
         with_fanout(updates, by_time.where("update_id = 'u'")).collect()
-
-
-def test_merged_hours_agree_with_a_single_count(spark: SparkSession) -> None:
-    ids = spark.range(6_000)
-    published = ids.select(
-        F.array(F.concat(F.lit("/"), F.col("id") % 2)).alias("topics"),
-        (F.col("id") % 3 == 0).alias("private"),
-        (F.xxhash64("id") % 1_000 + 1_000).alias("fanout"),
-        F.timestamp_micros(F.lit(int(DAY.timestamp()) * 1_000_000) + F.col("id") * 20_000_000).alias("ts"),
-    )
-    merged = merge_hourly(topic_hourly(published), "month").withColumn(
-        "median", F.kll_sketch_get_quantile_bigint("fanout_kll", F.lit(0.5))
-    )
-    whole = published.groupBy(F.date_trunc("month", "ts").alias("time"), F.col("topics")[0].alias("topic")).agg(
-        F.count("*"), F.count_if("private"), F.sum("fanout"), F.percentile("fanout", 0.5).alias("median")
-    )
-    expected = rows(whole.orderBy("time", "topic"))
-    found = rows(
-        merged.drop("fanout_kll").select("time", "topic", *merged.columns[2:5], "median").orderBy("time", "topic")
-    )
-    assert [row[:5] for row in found] == [row[:5] for row in expected]
-    assert len(found) == 4  # two topics, and a day that ends January
-    for row, other in zip(found, expected, strict=True):
-        assert row[5] == pytest.approx(other[5], rel=0.05)
 
 
 def test_a_report_is_written_table_by_table_and_can_be_repeated(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,21 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipfilter import Amqp, Mqtt, PatternError
-from skipfilter.topics.tables import WordTable, amqp_table, mqtt_table
+from skipfilter.topics import AMQP, MQTT
+from skipfilter.topics.tables import WordTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from skipfilter.topics import Grammar
     from skipfilter.topics.tables import PostingList
 
 VECTORS: dict[str, dict[str, Any]] = {
     name: json.loads((Path(__file__).parents[3] / "vectors" / f"{name}.json").read_text("utf-8"))
     for name in ("amqp", "mqtt")
 }
-TABLES: dict[str, tuple[Callable[[], WordTable], type[Amqp | Mqtt]]] = {
-    "amqp": (amqp_table, Amqp),
-    "mqtt": (mqtt_table, Mqtt),
-}
+TABLES: dict[str, tuple[Grammar, type[Amqp | Mqtt]]] = {"amqp": (AMQP, Amqp), "mqtt": (MQTT, Mqtt)}
 
 
 def find_once(table: WordTable, topic: str) -> set[PostingList]:
@@ -36,8 +33,8 @@ def find_once(table: WordTable, topic: str) -> set[PostingList]:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_examples_all_at_once(name: str) -> None:
-    make, compile = TABLES[name]
-    table = make()
+    grammar, compile = TABLES[name]
+    table = WordTable(grammar, compile)
     posting_lists = {pattern: table.declare(compile(pattern)) for pattern, _, _ in VECTORS[name]["matches"]}
     table._check()
     for _, topic, _ in VECTORS[name]["matches"]:
@@ -47,7 +44,7 @@ def test_the_examples_all_at_once(name: str) -> None:
 
 
 def test_equivalent_patterns_share_an_entry() -> None:
-    table = amqp_table()
+    table = WordTable(AMQP, Amqp)
     assert len({table.declare(Amqp(pattern)) for pattern in ("#", "#.#", "#.#.#")}) == 1
     assert len({table.declare(Amqp(pattern)) for pattern in ("*.#", "#.*", "#.*.#", "*.#.#")}) == 1
     assert len(list(table.posting_lists())) == 2
@@ -57,11 +54,11 @@ def test_equivalent_patterns_share_an_entry() -> None:
 @settings(deadline=None)
 @given(data=st.data())
 def test_the_table_agrees_with_its_matchers_while_patterns_come_and_go(name: str, data: st.DataObject) -> None:
-    make, compile = TABLES[name]
-    dot, word, words = {"amqp": (".", "*", "#"), "mqtt": ("/", "+", "#")}[name]
+    grammar, compile = TABLES[name]
+    dot, word, words = grammar.separator, grammar.one, grammar.many
     texts = st.lists(st.sampled_from(["a", "b", "$a", "", word, words, words]), max_size=4).map(dot.join)
     topics = st.lists(st.sampled_from(["a", "b", "$a", "c", ""]), max_size=5).map(dot.join)
-    table, there = make(), dict[str, Any]()
+    table, there = WordTable(grammar, compile), dict[str, Any]()
     for text in data.draw(st.lists(texts, max_size=12)):
         try:
             matcher = compile(text)
