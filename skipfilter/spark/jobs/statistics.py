@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
@@ -16,6 +16,7 @@ from skipfilter.bulk.wide_selectors import find_numbers, in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
     from skipfilter.bulk.wide_selectors import Wide
 
 Per = Literal["second", "minute", "hour", "day", "month", "year"]
+SECONDS: Final[dict[Per, int]] = {
+    "second": 1,
+    "minute": 60,
+    "hour": 3_600,
+    "day": 86_400,
+    "month": 28 * 86_400,
+    "year": 365 * 86_400,
+}
+"""The length of a bin, which for a month and a year is that of the shortest."""
+
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
@@ -87,6 +98,12 @@ def quantiles(column: str) -> list[Column]:
         for name, share in _QUANTILES.items()
     ]
     return [F.avg(column).alias("mean"), *quantiles, F.max(column).alias("max")]
+
+
+def per_of(length: timedelta, most: int) -> Per:
+    """Return the shortest bin of which at most `most` fit into `length`, or "year"."""
+    fitting = (per for per in get_args(Per) if length.total_seconds() / SECONDS[per] <= most)
+    return next(fitting, "year")
 
 
 def bin_of(column: str, per: Per) -> Column:

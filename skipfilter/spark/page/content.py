@@ -6,19 +6,20 @@ The constants below bound every list of topics or bins, except lists of years.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark.jobs.gaps import sentences
 from skipfilter.spark.jobs.generations import shown
 from skipfilter.spark.jobs.report import concurrency, topic_hours, traffic
-from skipfilter.spark.jobs.statistics import Per
+from skipfilter.spark.jobs.statistics import per_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from skipfilter.spark.jobs.report import Report
+    from skipfilter.spark.jobs.statistics import Per
 
     Row = dict[str, Any]
 
@@ -33,16 +34,6 @@ POINTS: Final = 400
 """The maximum number of points that this line has."""
 CELLS: Final = 50
 """The maximum number of bins of the heat map."""
-
-SECONDS: Final[dict[Per, int]] = {
-    "second": 1,
-    "minute": 60,
-    "hour": 3_600,
-    "day": 86_400,
-    "month": 28 * 86_400,
-    "year": 365 * 86_400,
-}
-"""The length of a bin, which for a month and a year is that of the shortest."""
 
 
 class Content(NamedTuple):
@@ -78,7 +69,7 @@ def collect(report: Report) -> Content:
     (overview,) = _rows(tables["overview"])
     start, end = overview["start"], overview["end"]
     length = end - start if start is not None and end is not None else timedelta()
-    per, fine, heat_per = (bin_of(length, most) for most in (BARS, MOMENTS, CELLS))
+    per, fine, heat_per = (per_of(length, most) for most in (BARS, MOMENTS, CELLS))
     hot = tables["topics"].limit(TOPICS)
     return Content(
         overview=overview,
@@ -122,9 +113,3 @@ def _highest(moments: list[Row]) -> list[Row]:
 def _time(micros: int | None) -> datetime | None:
     """Return the time in UTC that is `micros` µs after 1970 began; None for None."""
     return None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-
-
-def bin_of(length: timedelta, most: int) -> Per:
-    """Return the shortest bin of which at most `most` fit into `length`, or "year"."""
-    fitting = (per for per in get_args(Per) if length.total_seconds() / SECONDS[per] <= most)
-    return next(fitting, "year")

@@ -17,8 +17,8 @@ from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from skipfilter.spark.jobs.statistics import SECONDS
 from skipfilter.spark.page import formats
-from skipfilter.spark.page.content import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

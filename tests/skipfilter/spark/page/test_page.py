@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from skipfilter.spark.jobs.report import report
-from skipfilter.spark.page.content import BARS, CELLS, MOMENTS, POINTS, TOPICS, Content, bin_of, collect
+from skipfilter.spark.jobs.statistics import per_of
+from skipfilter.spark.page.content import BARS, CELLS, MOMENTS, POINTS, TOPICS, Content, collect
 from skipfilter.spark.page.document import render
 from skipfilter.spark.page.formats import LONGEST, short
 from tests.waiting import HANG
@@ -245,7 +246,7 @@ def test_the_largest_page_has_a_bounded_size() -> None:
 )
 def test_the_length_of_bins_follows_the_period(days: int, per: str, fine: str) -> None:
     length = timedelta(days=days)
-    assert (bin_of(length, BARS), bin_of(length, MOMENTS)) == (per, fine)
+    assert (per_of(length, BARS), per_of(length, MOMENTS)) == (per, fine)
 
 
 @pytest.mark.parametrize(
