@@ -272,7 +272,7 @@ def _runs(
         # 1. The rows that are keys, and their references.  A key has no moment.
         keys = np.flatnonzero(batch.column("is_key").to_numpy(zero_copy_only=False))
         at = pc.fill_null(batch.column("at"), 0).to_numpy()
-        references = [batch.column(name).take(pa.array(keys)).to_pylist() for name in _REFERENCES]
+        references = [batch.column(name).take(pa.array(keys)).to_pylist() for name in REFERENCES]
         # 2. The updates before the first key continue the last key of the batch before.
         edges = [*keys.tolist(), len(batch)]
         runs = [_Run(0, edges[0], audience)]
@@ -283,7 +283,13 @@ def _runs(
         yield batch, at, [run for run in runs if run.start < run.stop and run.audience.parts()]
 
 
-_REFERENCES: Final = ["private", "subscribed", "authorised", "wide"]
+REFERENCES: Final = {
+    "private": pa.bool_(),
+    "subscribed": pa.list_(pa.binary()),
+    "authorised": pa.list_(pa.binary()),
+    "wide": pa.list_(pa.int32()),
+}
+"""The columns of a key, by name: what `_Audiences.of` takes."""
 
 
 def fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skipfilter.bulk.columns import POSTINGS, SESSIONS, UPDATES, types
+from skipfilter.bulk.deliveries import REFERENCES
 from skipfilter.bulk.errors import BadInput
-from skipfilter.bulk.outputs import Output
+from skipfilter.bulk.outputs import IDENTITY, Output
 from skipfilter.bulk.posting_lists import SHARD_BITS, combine, merge
 from skipfilter.bulk.ranges import BROADCAST_BYTES, divided, shards, shared, sizes
 from skipfilter.bulk.wide_selectors import NARROW_BYTES, find_numbers
@@ -43,16 +44,8 @@ _MOMENTS: Final[dict[By, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "time": ((), ("connected_from", "disconnected_at")),
     "position": (("position",), ("after", "until")),
 }
-# The references of a key in the rows of a worker.
-_REFERENCES: Final = pa.schema(
-    {
-        "is_key": pa.bool_(),
-        "private": pa.bool_(),
-        "subscribed": pa.list_(pa.binary()),
-        "authorised": pa.list_(pa.binary()),
-        "wide": pa.list_(pa.int32()),
-    }
-)
+# The columns of the rows of a worker, without the update.
+_KEYS: Final = pa.schema({"is_key": pa.bool_()} | REFERENCES)
 
 
 def match(
@@ -159,7 +152,7 @@ def _match(
 ) -> Iterator[pa.Table]:
     """Yield the output for each range of ids, with the update as one column."""
     at, begins, ends = _moments(updates, sessions, by)
-    identity = ["update_id", "ts"] if by == "time" else ["update_id", "ts", "position"]
+    identity = [column.name for column in IDENTITY if column.name in updates.column_names]
     update = pa.StructArray.from_arrays([updates[name].combine_chunks() for name in identity], identity)
     keys = _keys(updates, at)
     seated = sessions.select(_SESSION)
@@ -247,6 +240,6 @@ def _rows(keys: dict[Key, list[int]], at: pa.Array, update: pa.StructArray, part
         )
         references += [{"is_key": False}] * len(rows)
         places += [None, *rows]
-    table = pa.Table.from_pylist(references, _REFERENCES)
+    table = pa.Table.from_pylist(references, _KEYS)
     there = pa.array(places, pa.int64())
     return table.append_column("at", at.take(there)).append_column("update", update.take(there))

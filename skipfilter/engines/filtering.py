@@ -59,7 +59,7 @@ class Filter:
     `make` makes the engine, which must accept any topic; a trie is fastest
     (bench/results/filtering.json).  One thread at a time.
 
-    >>> from skipfilter.topics.words import AMQP
+    >>> from skipfilter.topics import AMQP
     >>> wanted = Filter(AMQP)
     >>> for pattern in ("forex.eur", "forex.*", "stock.ibm"):
     ...     handle = wanted.subscribe(pattern)

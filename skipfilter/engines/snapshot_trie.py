@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value
-from skipfilter.errors import not_copied
-from skipfilter.text import missing
+from skipfilter.errors import names_extra, not_copied
 from skipfilter.topics.trie import find_all, find_simple, finds
 from skipfilter.topics.words import MANY, ONE
 
@@ -130,7 +129,7 @@ class SnapshotTrie(Generic[Value]):
     Raises ImportError if the package immutables is missing; version 0.21 has no wheel
     for CPython 3.14.
 
-    >>> from skipfilter.topics.words import AMQP
+    >>> from skipfilter.topics import AMQP
     >>> readers = SnapshotTrie(AMQP)
     >>> handle = readers.subscribe("forex.*", "ann")
     >>> before = readers.snapshot()
@@ -140,10 +139,8 @@ class SnapshotTrie(Generic[Value]):
     """
 
     def __init__(self, grammar: Grammar) -> None:
-        try:
+        with names_extra("SnapshotTrie", "snapshot"):
             from immutables import Map
-        except ImportError as error:
-            raise ImportError(missing("SnapshotTrie", "immutables", "snapshot")) from error
         self._grammar = grammar
         self._empty: _Node[Value] = _Node(Map())  # stands for a node that does not exist
         self._none: Map[Value, int] = Map()  # the counts of a pattern without subscriptions

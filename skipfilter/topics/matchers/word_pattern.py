@@ -25,7 +25,7 @@ class WordPattern:
 
     Raises PatternError if the pattern is invalid.
 
-    >>> from skipfilter.topics.words import NATS
+    >>> from skipfilter.topics import NATS
     >>> alerts = WordPattern("alerts.>", NATS)
     >>> alerts.match("alerts.fire"), alerts.match("alerts")
     (True, False)

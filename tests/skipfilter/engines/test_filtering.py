@@ -1,6 +1,6 @@
 """The filter: which patterns are in its engine, and that covered ones come back.
 
-That it answers as the engines do is in tests/test_engines_agree.py.
+That it answers as the engines do is in test_engines_agree.py.
 """
 
 from __future__ import annotations
