@@ -59,7 +59,7 @@ def names_extra(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        package = (error.name or "hub").partition(".")[0]
-        if package in ("hub", "skipfilter"):  # a mistake of this project
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "hub", "skipfilter"):  # a mistake of this project
             raise
         raise ImportError(missing(what, package, extra), name=package) from None

@@ -224,11 +224,11 @@ def publish(sink: SinkOptions, batches: Iterator[pa.RecordBatch]) -> PublishedRo
     context = TaskContext.get()
     where = "" if context is None else f"partition {context.partitionId()}, "
     rows = 0
-    publisher = Push(sink.connection, most=sink.max_rows)
+    push = Push(sink.connection, most=sink.max_rows)
     try:
         for lines in requests(batches, max_rows=sink.max_rows, max_bytes=sink.max_bytes, private=sink.private):
             try:
-                publisher.publish([line for _, line in lines])
+                push.publish([line for _, line in lines])
             except NotTaken as error:
                 row = "" if error.index is None else f"row {lines[error.index][0]}: "
                 raise NotTaken(error.status, f"{where}{row}{error.said}", error.index) from None
@@ -236,7 +236,7 @@ def publish(sink: SinkOptions, batches: Iterator[pa.RecordBatch]) -> PublishedRo
     except BadInput as error:
         raise BadInput(f"{where}{error}") from None
     finally:
-        publisher.close()
+        push.close()
     return PublishedRows(rows)
 
 

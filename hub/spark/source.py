@@ -91,7 +91,7 @@ from hub.spark.options import (
     whole_number,
 )
 from hub.spark.pull import follow, parse_metadata
-from skipfilter.bulk.columns import NUMBER, TEXT, TIME, Column, exact
+from skipfilter.bulk.columns import NUMBER, TEXT, TIME, Column, arrow_schema
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.tables.schemas import schema
 
@@ -113,7 +113,7 @@ COLUMNS: Final = (
 )
 """The columns of the source: a row for each event."""
 SCHEMA: Final = schema(COLUMNS)
-_ARROW: Final = exact(COLUMNS)
+_ARROW: Final = arrow_schema(COLUMNS)
 
 LATEST: Final = "latest"
 MATCH_OPTIONS: Final = (

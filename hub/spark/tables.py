@@ -63,12 +63,12 @@ _EVENTS: Final = (
     columns.Column("ts", TIME, "when it happened"),
     columns.Column("after", NUMBER, "of a connect and a gap", nullable=True),
     columns.Column("until", NUMBER, "of the others", nullable=True),
-    columns.Column("hub", TEXT, "this and the next four are of a connect", nullable=True),
-    columns.Column("epoch", TEXT, "of the hub's history", nullable=True),
-    columns.Column("subscriber", TEXT, "its name", nullable=True),
+    columns.Column("hub", TEXT, "the URL of the hub; of a connect and a gap", nullable=True),
+    columns.Column("epoch", TEXT, "of the hub's history; of these, too", nullable=True),
+    columns.Column("subscriber", TEXT, "its name; this and the next two are of a connect", nullable=True),
     columns.Column("selectors", SELECTORS, "declared by it", nullable=True),
     columns.Column("authorised", SELECTORS, "granted to it", nullable=True),
-    columns.Column("clean", pa.bool_(), "of an end; the rest are of a gap or an unclean end", nullable=True),
+    columns.Column("clean", pa.bool_(), "of a disconnect and an end; the next ones: of a gap, too", nullable=True),
     columns.Column("updates", pa.bool_(), "whether updates may be missing", nullable=True),
     columns.Column("found", TIME, "when it was found", nullable=True),
     columns.Column("cause", TEXT, "what the node did", nullable=True),
@@ -91,14 +91,15 @@ _SHOWN: Final = 200
 
 
 def _line(named: dict[str, pa.DataType]) -> StructType:
-    """Return the schema of a JSON line."""
-    return schema([columns.Column(name, type, "", nullable=True) for name, type in named.items()])
+    """Return the schema of a JSON line, in which anything may be null."""
+    return schema([columns.Column(name, type, "", nullable=True) for name, type in named.items()], nulls=True)
 
 
 # Times are numbers in JSON: milliseconds of an update, and microseconds of an event.
+# The retry of an update is a number, too, but may be larger than a long.
 _UPDATE: Final = _line(
     {name: type for name, type in types(columns.UPDATES).items() if name not in ("update_id", "ts", "dt")}
-    | {"id": TEXT, "time": NUMBER, "retry": TEXT}  # a number in JSON, which may be larger than a long
+    | {"id": TEXT, "time": NUMBER, "retry": TEXT}
 )
 _EVENT: Final = _line(
     {name: type for name, type in types(_EVENTS).items() if name != "ts"} | {"time": NUMBER, "found": NUMBER}

@@ -30,14 +30,21 @@ def types(columns: Iterable[Column]) -> dict[str, pa.DataType]:
     return {column.name: column.type for column in columns}
 
 
-def exact(columns: Iterable[Column]) -> pa.Schema:
-    """Return a schema that says where nulls may be, as Spark wants it of a source."""
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """Return the schema of a table that says where nulls may be, at any depth.
+
+    It equals that of Spark, which a source in Python must return.
+    """
     return pa.schema([pa.field(column.name, _without_nulls(column.type), column.nullable) for column in columns])
 
 
 def _without_nulls(type: pa.DataType) -> pa.DataType:
-    """Return the type of lists without nulls in them, and any other type unchanged."""
-    return pa.list_(pa.field("element", type.value_type, nullable=False)) if pa.types.is_list(type) else type
+    """Return a type whose lists and structs have no nulls in them."""
+    if pa.types.is_list(type):
+        return pa.list_(pa.field("element", _without_nulls(type.value_type), nullable=False))
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(field.name, _without_nulls(field.type), nullable=False) for field in type])
+    return type
 
 
 TEXT: Final = pa.string()

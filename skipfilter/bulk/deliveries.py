@@ -292,7 +292,7 @@ REFERENCES: Final = {
 """The columns of a key, by name: what `_Audiences.of` takes."""
 
 
-def fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+def count_fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (update, fanout) of each update, also if it is 0."""
     for batch, at, runs in _runs(batches, sessions):
         fanout = np.zeros(len(batch), np.int64)
@@ -436,7 +436,7 @@ def _edges(first: Rows, last: Rows, count: int) -> list[int]:
     return edges
 
 
-def rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+def list_rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (update, subscriber_id) of each delivery."""
     for batch, rows, ids in _reached(batches, sessions):
         # A single update may have millions of deliveries, each with a copy of its id.
@@ -447,7 +447,7 @@ def rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.R
             yield pa.record_batch([update, pa.array(subscribers)], ["update", "subscriber_id"])
 
 
-def bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+def make_bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (update, shard, recipients), with the ids that received it as a bitmap.
 
     An update that reached no session has no row.
@@ -460,7 +460,7 @@ def bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[p
         yield pa.record_batch([update, shard, recipients], ["update", "shard", "recipients"])
 
 
-def received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+def count_received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (subscriber_id, received) of each session that received an update."""
     received = np.zeros(len(sessions.begins), np.int64)
     # A large part takes two searches a member, whatever the number of updates.  So its

@@ -35,23 +35,23 @@ class Output(StrEnum):
     FANOUT = (
         "fanout",
         "each update, also if no session received it",
-        deliveries.fanout,
+        deliveries.count_fanout,
         (Column("fanout", NUMBER, "the number of sessions that received it"),),
     )
     BITMAPS = (
         "bitmaps",
         "each update and shard with a session that received it",
-        deliveries.bitmaps,
+        deliveries.make_bitmaps,
         (
             Column("shard", pa.int32(), "subscriber_id >> 23"),
             Column("recipients", pa.binary(), "subscriber_id - (shard << 23) of these sessions, as a roaring bitmap"),
         ),
     )
-    ROWS = ("rows", "each delivery", deliveries.rows, (_ID,))
+    ROWS = ("rows", "each delivery", deliveries.list_rows, (_ID,))
     RECEIVED = (
         "received",
         "each session that received an update",
-        deliveries.received,
+        deliveries.count_received,
         (_ID, Column("received", NUMBER, "the number of updates that it received")),
     )
 

@@ -165,7 +165,10 @@ class SkipFilter(Generic[Value, Key]):
             return True
 
     def clear(self) -> None:
-        """Remove all values, and forget all keys.  Takes O(n log n)."""
+        """Remove all values, and forget all keys.
+
+        Takes O(n log n), and the time of the source for each value.
+        """
         with self._lock:
             for value in list(self._values):
                 self.discard(value)
@@ -232,7 +235,7 @@ class SkipFilter(Generic[Value, Key]):
         """Return whether any value matches any of `keys`.  Stops at the first match.
 
         Costs as much as `match_any` at worst, without the values: O(1) if a match is
-        cached.
+        cached, and an AND of bitmaps after a removal.
         """
         with self._lock:
             return any(self._entries.matches(key) for key in keys)
@@ -283,16 +286,17 @@ class SkipFilter(Generic[Value, Key]):
     def selectors(self, value: Value) -> tuple[Selector, ...]:
         """Return the selectors that `value` declares, each once, as text.
 
-        Raises KeyError if the value is absent, and TypeError if the source takes no
-        selectors.
+        Takes O(selectors).  Raises KeyError if the value is absent, and TypeError if
+        the source takes no selectors.
         """
         return self._declarations().selectors(value)
 
     def explain(self, key: Key, value: Value) -> list[Explanation]:
         """Return, for each selector of `value`, whether it matches `key`, and why.
 
-        Compiles and tests each selector, and takes no lock.  Raises KeyError if the
-        value is absent, and TypeError if the source takes no selectors, or no such key.
+        Compiles and tests each selector, which costs as much as its matcher says; takes
+        no lock.  Raises KeyError if the value is absent, and TypeError if the source
+        takes no selectors, or no such key.
 
         >>> from skipfilter import SelectorIndex
         >>> readers = SkipFilter(SelectorIndex())

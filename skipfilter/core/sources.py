@@ -58,7 +58,7 @@ class Source(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
     def matching(self, key: KeyIn, start: int) -> Iterable[int]:
         """Return the ids, from `start` on, of the values that match `key`.
 
-        The filter takes O(ids) to add them to its bitmap.
+        Costs the filter O(ids), to add them to its bitmap.
 
         They are ascending, and may come lazily.  The filter asks about each value and
         key once, as long as the key is cached.  A source that calls code of others must
@@ -79,7 +79,8 @@ class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
         """Return the posting lists of `key` that had no ids before the value with the
         id `start` was added.
 
-        The filter takes O(new ids) for one list, and an OR for several.
+        Costs the filter O(1) for a single list, and otherwise O(new ids), or an OR of
+        bitmaps if they are many.
 
         The filter keeps the lists that it got before, unless they are empty, so with
         these their union holds each value that matches.  Others of the key may be

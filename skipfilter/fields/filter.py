@@ -114,7 +114,8 @@ class FieldFilter(Generic[Value]):
         """Add `value`.  A value that is present with the same criteria keeps its
         position.
 
-        Takes O(criteria + log n).
+        Takes O(log n) for each criterion, or for each part of each clause of an
+        expression; some dozens of parts may make MAX_CLAUSES clauses.
 
         Repeated criteria count once.  Raises ValueError if an item is not a criterion,
         if its value is not equal to itself, such as NaN, if an expression can never
@@ -172,7 +173,7 @@ class FieldFilter(Generic[Value]):
             return True
 
     def clear(self) -> None:
-        """Remove all values.  Takes O(1)."""
+        """Remove all values.  Takes O(n), to free what they have declared."""
         with self._lock:
             self._reset()
 
@@ -205,8 +206,8 @@ class FieldFilter(Generic[Value]):
         first.
 
         Takes O(fields) to read the message, a bitmap operation for each distinct
-        criterion that it meets, and O(matches).  Raises TypeError if `message` is not a
-        Mapping.
+        criterion that it meets, and O(matches); and as long as `match_all` if a value
+        has an expression.  Raises TypeError if `message` is not a Mapping.
         """
         its = read(message)
         with self._lock:

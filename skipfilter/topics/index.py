@@ -170,10 +170,10 @@ class SelectorIndex:
     def add(self, id: int, value: object, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
         """Take in the selectors that `value` declares, or with an error none of them.
 
-        Declaring the same selectors again changes nothing.  Raises ValueError if they
-        differ, because the selectors of a value never change; LimitError and
-        PatternError as the class says; and LookupError if a matcher type does not
-        exist.
+        Takes O(|pattern|) for each selector.  Declaring the same selectors again
+        changes nothing.  Raises ValueError if they differ, because the selectors of a
+        value never change; LimitError and PatternError as the class says; and
+        LookupError if a matcher type does not exist.
         """
         declared = self._parsed(value, selectors)
         if (held := self._held.get(value)) is not None:
@@ -262,7 +262,7 @@ class SelectorIndex:
         """Return, for each selector of `value`, whether it matches the topic `key`, and
         why.
 
-        Compiles and tests each selector: takes O(|pattern| + |topic|) for each.
+        Compiles and tests each selector, which costs as much as its matcher says.
 
         Uses the matchers and not the tables, so it is also the reference for the index.
         Raises KeyError if the value is absent, and TypeError if the topic is not a str.

@@ -1,13 +1,13 @@
 """What the jobs compute, as functions of DataFrames.
 
     report         what happened on a day, as tables
-    audit          which sessions could read a topic, by which selector
       ├► statistics    the fan-out of updates, in quantiles and bins
       ├► gaps          records that a hub may have lost
       └► generations   whether a result belongs to the present tables
-    matching       from updates and sessions to the outputs
-      └► partition     the sessions, one range of ids at a time
-           └► indexing     the ids that declare each selector
+    audit          which sessions could read a topic, by which selector
+      └► matching      from updates and sessions to the outputs
+           └► partition     the sessions, one range of ids at a time
+                └► indexing     the ids that declare each selector
     generate       the updates and sessions of an invented day
 
 Belongs here: plans of Spark, from tables to tables.

@@ -164,7 +164,7 @@ MAX_FEEDS: Final = 3_000
 def generate_updates(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
     """Return the UPDATES of `workload`, without data.
 
-    Takes no job: the rows are computed when they are used.
+    Costs no job: the rows are computed when they are used.
 
     The number of partitions is that of Spark's processors by default.  The rows do not
     depend on it.
@@ -200,7 +200,7 @@ def generate_updates(spark: SparkSession, workload: Workload, partitions: int | 
 def generate_sessions(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
     """Return the SESSIONS of `workload`, one for each subscriber.
 
-    Takes no job: the rows are computed when they are used.
+    Costs no job: the rows are computed when they are used.
 
     `partitions` is as for `generate_updates`.
     """

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def postings(sessions: DataFrame) -> DataFrame:
     """Return POSTINGS of SESSIONS: a row for each shard and distinct selector in use.
 
-    Takes one pass over the sessions, and one shuffle of the postings.
-
-    Selectors that no session declares or is granted have no row.  Needs one shuffle, of
+    Selectors that no session declares or is granted have no row.  Costs one shuffle, of
     the postings and not of the sessions.
     """
     declared = sessions.select("subscriber_id", "selectors", "authorised")

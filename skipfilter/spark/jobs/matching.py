@@ -368,7 +368,7 @@ def _deliveries(
     # 5. The workers find the deliveries.
     columns = ["is_key", "private", "at", "update", "subscribed", "authorised", "wide"]
     deliver = output.deliver
-    made = schema(output.columns)
+    made = schema(column._replace(nullable=True) for column in output.columns)  # as a sum over ranges is
     if output.of_updates:
         made = StructType([updates.schema["update"], *made])
     found = ordered.select(columns).mapInArrow(lambda batches: deliver(batches, sessions), made)

@@ -40,28 +40,29 @@ _TYPES: Final = {
 }
 
 
-def schema(columns: Iterable[Column]) -> StructType:
-    """Return the schema of a table with these columns."""
-    return StructType([StructField(column.name, _type(column.type), column.nullable) for column in columns])
+def schema(columns: Iterable[Column], *, nulls: bool = False) -> StructType:
+    """Return the schema of a table with these columns.
 
-
-def _type(type: pa.DataType) -> DataType:
-    """Return the type of Spark.
-
-    PySpark's own function allows nulls in lists and structs.
+    `nulls` is whether lists and structs may have nulls in them, as in PySpark's own
+    function for this.
     """
+    return StructType([StructField(column.name, _type(column.type, nulls), column.nullable) for column in columns])
+
+
+def _type(type: pa.DataType, nulls: bool) -> DataType:
+    """Return the type of Spark."""
     if pa.types.is_list(type):
-        return ArrayType(_type(type.value_type), containsNull=False)
-    return _struct(type) if pa.types.is_struct(type) else _TYPES[type]
+        return ArrayType(_type(type.value_type, nulls), nulls)
+    return _struct(type, nulls) if pa.types.is_struct(type) else _TYPES[type]
 
 
-def _struct(type: pa.StructType) -> StructType:
-    return StructType([StructField(field.name, _type(field.type), nullable=False) for field in type])
+def _struct(type: pa.StructType, nulls: bool) -> StructType:
+    return StructType([StructField(field.name, _type(field.type, nulls), nulls) for field in type])
 
 
 UPDATES: Final = schema(columns.UPDATES)
 SESSIONS: Final = schema(columns.SESSIONS)
-SELECTOR: Final = _struct(columns.SELECTORS.value_type)
+SELECTOR: Final = _struct(columns.SELECTORS.value_type, nulls=False)
 POSTINGS: Final = schema(columns.POSTINGS)
 
 GAPS: Final = schema(

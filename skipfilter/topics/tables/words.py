@@ -6,9 +6,9 @@ A topic costs O(words * nodes that its beginning reaches).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from skipfilter.topics.matchers import WordPattern
+from skipfilter.topics.matchers import Amqp, Mqtt, WordPattern
 from skipfilter.topics.tables.base import PostingList
 from skipfilter.topics.trie import Trie, find_all, find_simple
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from skipfilter.topics.matchers import Matcher
     from skipfilter.topics.words import Grammar
+
+_OURS: Final = (Amqp, Mqtt, WordPattern)
 
 
 class WordTable:
@@ -33,7 +35,8 @@ class WordTable:
 
     def accepts(self, matcher: Matcher) -> bool:
         """Return whether it is a matcher of this grammar."""
-        return isinstance(matcher, WordPattern) and matcher.grammar == self._grammar
+        # A subclass of the caller's own may match something else.
+        return isinstance(matcher, WordPattern) and type(matcher) in _OURS and matcher.grammar == self._grammar
 
     def declare(self, matcher: Matcher) -> PostingList:
         """Return the posting list of the pattern, and make it if it is new."""

@@ -277,7 +277,13 @@ def test_a_compiled_selector_of_a_custom_type_is_not_compiled_again() -> None:
     assert made == ["/"]
 
 
+class Nothing(Amqp):
+    def match(self, topic: str) -> bool:
+        return False
+
+
 WRONG: list[tuple[CompiledSelector, type[Exception]]] = [
+    (("amqp", Nothing("/a")), ValueError),
     *((("glob", matcher), LookupError) for matcher in (Exact("a"), Amqp("a"))),
     *(
         ((type, Exact("/a")), ValueError)
