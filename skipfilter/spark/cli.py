@@ -45,7 +45,6 @@ from skipfilter.text import example
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from skipfilter.bulk.matching import By
 
@@ -85,12 +84,12 @@ Outputs = Annotated[
 ]
 
 
-_WRITTEN_BY: Final = {
-    "updates": "`generate`, or `skipfilter spark tables`,",
-    "sessions": "`generate`, or `skipfilter spark tables`,",
-    "fanout": "`match`",
+_NEEDED: Final = {
+    "updates": (UPDATES, "`generate`, or `skipfilter spark tables`,"),
+    "sessions": (SESSIONS, "`generate`, or `skipfilter spark tables`,"),
+    "fanout": (FANOUT, "`match`"),
 }
-"""The command that writes each table, for the message that the table is missing."""
+"""The schema of each table that a job needs, and the command that writes it."""
 
 
 jobs = typer.Typer()
@@ -128,7 +127,7 @@ def index(tables: Tables, conf: Conf = None) -> None:
     that are granted it.
     """
     with job("index", conf) as spark, step(f"{tables}/postings"):
-        files.write(postings(_sessions(spark, tables)), f"{tables}/postings")
+        files.write(postings(_read(spark, tables, "sessions")), f"{tables}/postings")
 
 
 @jobs.command(epilog=example("skipfilter spark match day --output fanout --output rows"))
@@ -205,7 +204,7 @@ def report(
     Run `match` first: this job needs its fan-out.
     """
     with job("report", conf, has_bar=True) as spark:
-        fanout = _read(spark, tables, "fanout", FANOUT)
+        fanout = _read(spark, tables, "fanout")
         start, end = _moments(first, last)
         with step(f"{tables}/fanout of the present updates and sessions"):
             inputs = _inputs(spark, tables)
@@ -268,7 +267,7 @@ def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | 
 
 def _inputs(spark: SparkSession, tables: str) -> Inputs:
     """Return the tables of updates and of sessions."""
-    updates, sessions = _read(spark, tables, "updates", UPDATES), _sessions(spark, tables)
+    updates, sessions = _read(spark, tables, "updates"), _read(spark, tables, "sessions")
     try:
         return Inputs.of(updates, sessions)
     except BadInput as error:
@@ -286,17 +285,13 @@ def _gaps(spark: SparkSession, tables: str) -> DataFrame:
         return spark.createDataFrame([], GAPS)
 
 
-def _sessions(spark: SparkSession, tables: str) -> DataFrame:
-    """Return the table of sessions."""
-    return _read(spark, tables, "sessions", SESSIONS)
-
-
-def _read(spark: SparkSession, tables: str, name: str, schema: StructType) -> DataFrame:
+def _read(spark: SparkSession, tables: str, name: str) -> DataFrame:
     """Return a table that a job needs.
 
     Raises MissingTable, with the command that writes the table, if there is none.
     """
+    schema, writer = _NEEDED[name]
     try:
         return files.read(spark, f"{tables}/{name}", schema)
     except MissingTable as error:
-        raise MissingTable(f"{error}: {_WRITTEN_BY[name]} writes it") from None
+        raise MissingTable(f"{error}: {writer} writes it") from None
