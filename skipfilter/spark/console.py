@@ -56,7 +56,7 @@ def job(name: str, conf: Sequence[str] | None, *, has_bar: bool = False) -> Iter
             if difference:
                 say(difference)
         yield spark
-    except PipelineError as error:
+    except (PipelineError, ImportError) as error:  # or a package of an extra is missing
         say(f"{name}: {error}")
     except BrokenPipeError:  # of standard output, and not of the connection to Java
         raise

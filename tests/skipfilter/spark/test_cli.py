@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyspark
 import pytest
+import typer
 from pyarrow import parquet
 from pyroaring import BitMap
 from pyspark.sql import functions as F  # noqa: N812
@@ -237,6 +238,17 @@ def test_an_invalid_base_url_is_refused_before_any_job(tmp_path: Path) -> None:
 def test_closing_standard_output_does_not_end_java(spark: SparkSession) -> None:
     with pytest.raises(BrokenPipeError), console.job("audit", None):
         raise BrokenPipeError
+
+
+def test_a_package_that_is_missing_is_reported_in_a_sentence(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, console.job("match", None):
+        raise ImportError("a URL Pattern needs ada-url: pip install it")
+    assert (ended.value.exit_code, capsys.readouterr().err) == (
+        1,
+        "match: a URL Pattern needs ada-url: pip install it\n",
+    )
 
 
 @pytest.mark.parametrize(
