@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import urlpattern
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from skipfilter import PatternError, UrlPattern, compile_matcher
@@ -428,7 +428,8 @@ def test_equal_regular_expressions_are_one_object_as_long_as_one_is_in_use() -> 
     assert not any("{7}" in source for source, _ in regexp._shared)
 
 
-@settings(deadline=None, max_examples=300)
+# Most lists are no regular expression.  One run in 180 began with 50 such among 59.
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(["(?:", ")", "|", "a", "b", "[ab]", "[^a]", "\\d", "\\.", "*", "+", "?", "{2}", "{1,2}", "{2,}", "1", "."])).map("".join), st.lists(st.text("ab1.", max_size=6), min_size=10, max_size=10))  # fmt: skip
 def test_a_regular_expression_means_what_it_means_in_python(text: str, topics: list[str]) -> None:
     try:
