@@ -15,7 +15,7 @@ from hub.spark import register
 from hub.spark.tables import append_updates, read_table
 from hub.spark.tables import tables as bring_up_to_date
 from skipfilter.spark.cli import jobs
-from skipfilter.spark.console import Conf, Tables, job, step
+from skipfilter.spark.console import Conf, Tables, job, pairs, step
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.tables.schemas import UPDATES
 from skipfilter.text import example
@@ -69,7 +69,7 @@ def ingest(url: Url, table: str, options: Options = None, conf: Conf = None) -> 
     """
     with job("ingest", conf) as spark, step(table):
         register(spark)
-        events = spark.readStream.format("mercure").option("url", url).options(**_pairs(options)).load()
+        events = spark.readStream.format("mercure").option("url", url).options(**pairs(options, "--option")).load()
         written = events.writeStream.format("parquet").option("checkpointLocation", f"{table}/_checkpoint")
         written.trigger(availableNow=True).start(table).awaitTermination()
 
@@ -85,18 +85,7 @@ def publish(table: str, url: Url, options: Options = None, conf: Conf = None) ->
     with job("publish", conf) as spark, step(url):
         register(spark)
         rows = spark.read.parquet(table)
-        rows.write.format("mercure").mode("append").option("url", url).options(**_pairs(options)).save()
-
-
-def _pairs(options: list[str] | None) -> dict[str, str]:
-    """Return the options as a dict.  Raises BadParameter if one is not NAME=VALUE."""
-    pairs = {}
-    for option in options or ():
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{name!r} is not NAME=VALUE", param_hint="--option")
-        pairs[name] = value
-    return pairs
+        rows.write.format("mercure").mode("append").option("url", url).options(**pairs(options, "--option")).save()
 
 
 main.registered_commands += jobs.registered_commands

@@ -164,7 +164,7 @@ def _match(
         .aggregate([("subscriber_id", "min"), ("subscriber_id", "max")])
     )
     part = partial(_part, seated, narrow_bytes, max_broadcast_bytes, base_url)
-    schema = pa.schema({"update": update.type} | types(output.columns) if output.of_updates else types(output.columns))
+    schema = pa.schema(({"update": update.type} if output.of_updates else {}) | types(output.columns))
     for ids in shards(zip(*bounds.select([1, 2]).to_pydict().values(), strict=True)):
         for found in divided(ids, part, max_broadcast_bytes):
             rows = _rows(keys, at, update, found)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skipfilter.bulk.bitmaps import serialize, serialized, union
-from skipfilter.bulk.columns import POSTINGS, types
+from skipfilter.bulk.columns import POSTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -126,5 +126,5 @@ def _united(several: pa.ListArray, counts: pa.Array) -> tuple[pa.Array, pa.Array
 
 def _rows(key: list[pa.Array], bitmaps: list[pa.Array], counts: list[pa.Array]) -> Iterator[pa.RecordBatch]:
     """Yield the columns of postings, in batches."""
-    table = pa.Table.from_arrays([*key, *bitmaps, *counts], list(types(POSTINGS)))
+    table = pa.Table.from_arrays([*key, *bitmaps, *counts], [column.name for column in POSTINGS])
     yield from table.to_batches(max_chunksize=100_000)

@@ -261,10 +261,8 @@ class SkipFilter(Generic[Value, Key]):
     def forget(self, key: Key) -> bool:
         """Forget what is cached of `key`, and return whether anything was.
 
-        Takes O(1).
-
-        The next question tests all values again, for example because the data behind a
-        predicate has changed.
+        Takes O(1).  The next question tests all values again, for example because the
+        data behind a predicate has changed.
         """
         with self._lock:
             return self._entries.forget(key)

@@ -58,11 +58,10 @@ class Source(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
     def matching(self, key: KeyIn, start: int) -> Iterable[int]:
         """Return the ids, from `start` on, of the values that match `key`.
 
-        Costs the filter O(ids), to add them to its bitmap.
-
         They are ascending, and may come lazily.  The filter asks about each value and
-        key once, as long as the key is cached.  A source that calls code of others must
-        first copy what it iterates over, because that code may add and remove values.
+        key once, as long as the key is cached, and takes O(ids) to add them to its
+        bitmap.  A source that calls code of others must first copy what it iterates
+        over, because that code may add and remove values.
         """
         ...
 

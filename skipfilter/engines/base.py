@@ -35,10 +35,9 @@ class Engine(Protocol[Value]):
     def subscribe(self, pattern: str, value: Value) -> int:
         """Add a subscription, and return its handle.
 
-        Takes O(|pattern|), unless the engine says otherwise.
-
-        A handle is never used twice.  Raises PatternError if the grammar refuses the
-        pattern, and TypeError if the value cannot be hashed.
+        Takes O(|pattern|), unless the engine says otherwise.  A handle is never used
+        twice.  Raises PatternError if the grammar refuses the pattern, and TypeError if
+        the value cannot be hashed.
         """
         ...
 
@@ -53,18 +52,16 @@ class Engine(Protocol[Value]):
     def lookup(self, topic: str) -> set[Value]:
         """Return the values of all subscriptions that match `topic`, as a new set.
 
-        Takes as long as the class of the engine says.
-
-        The set is empty if none matches.  Raises TypeError if the topic is not a str.
+        Takes as long as the class of the engine says.  The set is empty if none
+        matches.  Raises TypeError if the topic is not a str.
         """
         ...
 
     def matches(self, topic: str) -> bool:
         """Return whether any subscription matches `topic`.
 
-        Takes as long as the class of the engine says.
-
-        Stops at the first match.  Raises TypeError if the topic is not a str.
+        Takes as long as the class of the engine says.  Stops at the first match.
+        Raises TypeError if the topic is not a str.
         """
         ...
 

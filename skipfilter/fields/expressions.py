@@ -231,10 +231,8 @@ def present(field: str) -> Expression:
 def one_of(field: str, *values: Hashable) -> Expression:
     """Return an expression that holds if a value of the field is one of `values`.
 
-    Takes O(values).
-
-    A tuple is one value.  Raises ValueError for no value, and for one that is not equal
-    to itself, such as NaN, or cannot be hashed.
+    Takes O(values).  A tuple is one value.  Raises ValueError for no value, and for one
+    that is not equal to itself, such as NaN, or cannot be hashed.
 
     >>> one_of("currency", "USD", "GBP")
     one_of('currency', 'USD', 'GBP')
@@ -263,10 +261,9 @@ def prefix(field: str, text: str) -> Expression:
 def at_least(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is `bound` or more.
 
-    Takes O(1).
-
-    Bounds are numbers (int, float or Decimal), str, bytes, date, timedelta, datetime,
-    and time without a time zone.  Raises ValueError for others, and for NaN.
+    Takes O(1).  Bounds are numbers (int, float or Decimal), str, bytes, date,
+    timedelta, datetime, and time without a time zone.  Raises ValueError for others,
+    and for NaN.
     """
     return _range("at_least", field, low=(bound, 0))
 
@@ -274,9 +271,7 @@ def at_least(field: str, bound: object) -> Expression:
 def above(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is more than `bound`.
 
-    Takes O(1).
-
-    Bounds are as for `at_least`.
+    Takes O(1).  Bounds are as for `at_least`.
     """
     return _range("above", field, low=(bound, 1))
 
@@ -284,9 +279,7 @@ def above(field: str, bound: object) -> Expression:
 def at_most(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is `bound` or less.
 
-    Takes O(1).
-
-    Bounds are as for `at_least`.
+    Takes O(1).  Bounds are as for `at_least`.
     """
     return _range("at_most", field, high=(bound, 0))
 
@@ -294,9 +287,7 @@ def at_most(field: str, bound: object) -> Expression:
 def below(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is less than `bound`.
 
-    Takes O(1).
-
-    Bounds are as for `at_least`.
+    Takes O(1).  Bounds are as for `at_least`.
     """
     return _range("below", field, high=(bound, -1))
 
@@ -305,11 +296,9 @@ def between(field: str, low: object, high: object) -> Expression:
     """Return an expression that holds if a value of the field is at least `low` and at
     most `high`.
 
-    Takes O(1).
-
-    If the field has several values, one of them must be both.  Bounds are as for
-    `at_least`.  Raises ValueError too if they have no common order, or `high` is less
-    than `low`.
+    Takes O(1).  If the field has several values, one of them must be both.  Bounds are
+    as for `at_least`.  Raises ValueError too if they have no common order, or `high` is
+    less than `low`.
     """
     return _range("between", field, (low, 0), (high, 0))
 
@@ -335,10 +324,8 @@ def any_of(*parts: Expression) -> Expression:
 def not_(part: Expression) -> Expression:
     """Return an expression that holds if `part` does not.
 
-    Takes O(1).
-
-    It also holds if the message does not have the field.  Raises ValueError if the part
-    is not an expression.
+    It also holds if the message does not have the field.  Takes O(1).  Raises
+    ValueError if the part is not an expression.
     """
     return Not(_part(part))
 

@@ -143,7 +143,7 @@ def match(
 ) -> None:
     """Write which session received which update.
 
-    A table of updates has a directory for each day; received adds up all the selected
+    All but received have a directory for each day; received adds up all the selected
     days.
     """
     with job("match", conf) as spark:

@@ -42,11 +42,7 @@ def job(name: str, conf: Sequence[str] | None, *, has_bar: bool = False) -> Iter
     """
     shows_progress = sys.stderr.isatty() and not has_bar
     settings = {"spark.ui.showConsoleProgress": str(shows_progress).lower(), "spark.log.level": "OFF"}
-    for setting in conf or ():
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
-        settings[key] = value
+    settings |= pairs(conf, "--conf")
     try:
         spark = _begin(f"skipfilter {name}", settings)
         # A wrong Python on the executors should be reported now, not as a failed task.
@@ -67,6 +63,20 @@ def job(name: str, conf: Sequence[str] | None, *, has_bar: bool = False) -> Iter
     else:
         return
     raise typer.Exit(1)
+
+
+def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Return the values of a repeatable option, each NAME=VALUE, as a dict.
+
+    Raises BadParameter, which names the option, for another text.
+    """
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
 
 
 def _begin(app: str, settings: dict[str, str]) -> SparkSession:

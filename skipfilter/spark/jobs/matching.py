@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from skipfilter.bulk.deliveries import REFERENCES
 from skipfilter.bulk.matching import require_by
 from skipfilter.bulk.outputs import Output
 from skipfilter.bulk.ranges import BROADCAST_BYTES
@@ -366,7 +367,7 @@ def _deliveries(
     #    numbers sort faster than text; then by the text, because hashes collide.
     ordered = parted.sortWithinPartitions(F.xxhash64(*key, "salt"), *key, "salt", F.desc("is_key"), "at")
     # 5. The workers find the deliveries.
-    columns = ["is_key", "private", "at", "update", "subscribed", "authorised", "wide"]
+    columns = ["is_key", "at", "update", *REFERENCES]
     deliver = output.deliver
     made = schema(column._replace(nullable=True) for column in output.columns)  # as a sum over ranges is
     if output.of_updates:
