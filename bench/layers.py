@@ -38,9 +38,9 @@ from hub.development import DEVELOPMENT_KEY
 from hub.http.application import server_app
 
 try:
-    from hub.http.hub_protocol import HubProtocol as Protocol
+    from hub.server.plain import HubProtocol as Protocol
 except ImportError:  # an older hub
-    from hub.http.uvicorn_protocol import HttpProtocol as Protocol  # type: ignore[assignment]
+    from hub.server.http1 import HttpProtocol as Protocol  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ LAYERS: Final = {
     "HTTP": ("/hub/http/",),
     "token": ("/hub/auth/",),
     "parsing": ("/hub/protocol/",),
-    "rules, limits": ("/hub/node/", "/hub/hub.py", "/hub/turns.py", "/hub/begun.py", "/hub/errors.py"),
+    "rules, limits": ("/hub/node/", "/hub/hub.py", "/hub/turns.py", "/hub/server/begun.py", "/hub/errors.py"),
     "history": ("/hub/history/",),
     "delivery": ("/hub/delivery/", "/hub/metrics/", "/hub/event_log/"),
     "matching": ("/skipfilter/",),

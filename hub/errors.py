@@ -29,7 +29,7 @@
         └── Closing                 503    the hub is shutting down
 
 `http/problems.py` sends the answers.  Errors that are found while the head of a request
-is parsed are answered by `http/uvicorn_protocol.py`.
+is parsed are answered by `server/http1.py`.
 """
 
 from __future__ import annotations

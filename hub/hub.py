@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final
 from hub import turns
 from hub.auth.authorizer import Authorizer
 from hub.auth.grant import ANONYMOUS, CompiledGrant
-from hub.begun import in_task
 from hub.clocks import since_boot
 from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
@@ -48,6 +47,7 @@ from hub.node.shares import Shares
 from hub.node.shutdown import Shutdown
 from hub.protocol.topics import WILDCARD
 from hub.protocol.updates import check_fields, check_topic
+from hub.server.begun import in_task
 from hub.turns import FairTurns, TimeSlices
 from skipfilter import PatternError
 from skipfilter.text import shown

@@ -17,7 +17,6 @@ import structlog
 
 from hub import turns
 from hub.delivery.endings import Ending
-from hub.delivery.seat import SharedBody
 from hub.delivery.timer_wheel import Wheel
 from hub.protocol import events
 
@@ -46,7 +45,6 @@ A connection is therefore closed this long before its deadline, so that it ends 
 its token expires (N82).
 """
 
-_HEARTBEAT: Final = SharedBody(events.HEARTBEAT)
 # The golden ratio, less 1.
 _GOLDEN: Final = (5**0.5 - 1) / 2
 
@@ -140,7 +138,7 @@ class Heartbeats:
             since = now
             if seat.outlet is not None:
                 seat.written = now
-                seat.outlet.write(_HEARTBEAT, self._live.dispatched)
+                seat.outlet.write(events.HEARTBEAT, self._live.dispatched)
         # 4. It stays.
         self._schedule(seat, since)
 

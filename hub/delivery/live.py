@@ -22,7 +22,6 @@ from pyroaring import BitMap64, FrozenBitMap64
 
 from hub import turns
 from hub.delivery.observer import Sent
-from hub.delivery.seat import SharedBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -107,13 +106,12 @@ class Live:
                     if left <= 0:
                         left = turns.WRITES
                         await turns.other_tasks()
-                body.encoded = None  # a slow reader may hold the body for long
                 updates += count * (len(seats) - absent)
                 size += len(body) * (len(seats) - absent)
             self.dispatched = position
             return Sent(updates, size, self._clock() - now)
 
-    async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, int, SharedBody]]:
+    async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, int, bytes]]:
         """Return seats that want the same frames, the number of frames, and these.
 
         No id is in two of the results, so each seat gets one write.
@@ -123,7 +121,7 @@ class Live:
         if len(entries) == 1:
             update = entries[0].update
             ids = await self._audience.of(update.topics, update.private, live, pace)
-            return [(ids, 1, SharedBody(entries[0].frame))] if ids else []
+            return [(ids, 1, entries[0].frame)] if ids else []
 
         # 2. Several entries.  A choice is a set of entries, as an integer: bit n stands
         #    for entries[n].
@@ -157,7 +155,7 @@ class Live:
             (
                 ids,
                 choice.bit_count(),
-                SharedBody(b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1)),
+                b"".join([entry.frame for n, entry in enumerate(entries) if choice >> n & 1]),
             )
             for choice, ids in choosers.items()
         )

@@ -37,16 +37,6 @@ class Outlet(Protocol):
         ...
 
 
-class SharedBody(bytes):
-    """Frames that are written to many outlets."""
-
-    encoded: bytes | None = None
-    """The frames as connections send them: the first one leaves it for the others.
-
-    Only one kind of connection may use it.
-    """
-
-
 class Seat:
     """The place of one connection, which delivery alone changes.
 

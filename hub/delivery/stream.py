@@ -81,7 +81,7 @@ class Connection(Protocol):
     """The connection that a stream writes to.
 
     There are two: `AsgiConnection` and `UvicornConnection`.  A connection may call
-    `stream.lost(error)` and `stream.close(reason)`.
+    `stream.lost(error)` and `stream.sent_more()`.
     """
 
     async def begin(self, head: Head, stream: Stream, *, wait: bool) -> bool:
@@ -288,6 +288,10 @@ class Stream:
         else:
             self._end_soon()
         self._to(State.CLOSING)
+
+    def sent_more(self) -> None:
+        """End the response soon, because the client has sent more than its request."""
+        self.close(Ending.SENT_MORE)
 
     def lost(self, error: Exception | None) -> None:
         """Note that the connection is lost, or that its client has closed it.

@@ -19,7 +19,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
-from hub.begun import Begun
 from hub.delivery.subscriber import client_at
 from hub.errors import Closing, ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.history import open_history
@@ -28,10 +27,8 @@ from hub.http.authorization import Authorization
 from hub.http.cors import Cors, cors
 from hub.http.endpoints import Endpoints
 from hub.http.gauges import gauges
-from hub.http.open_connections import CONNECTIONS, Connections
 from hub.http.request import TOKENS, PlainRequest, Request
 from hub.http.response import SERVER_SEND
-from hub.http.uvicorn_protocol import lines_of
 from hub.hub import Hub
 from hub.logs import configure_log, current_request, log_beside_uvicorn
 from hub.metrics.board import Board
@@ -39,6 +36,9 @@ from hub.metrics.recorder import Recorder
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import selectors_of, take_tokens
 from hub.protocol.updates import Update, require_updates
+from hub.server.begun import Begun
+from hub.server.http1 import lines_of
+from hub.server.open_connections import CONNECTIONS, Connections
 from hub.settings.sources import Sources
 from skipfilter.text import shown
 
@@ -405,7 +405,7 @@ class HubApplication:
 
 
 class PlainPublisher:
-    """Answers plain requests to publish; see `open_connections.Publisher`.
+    """Answers plain requests to publish; see `hub.server.open_connections.Publisher`.
 
     There are none if the application has a function `authorize`, because that gets a
     request of ASGI.
@@ -423,15 +423,13 @@ class PlainPublisher:
         """Return whether an application of a server is the hub's own."""
         return app is self._app
 
-    def begin(self, scope: Scope, body: bytes) -> Begun[Response]:
-        """Begin to answer a request.  Raises `NotRunning`, and unexpected errors."""
-        if not self._app.hub.is_running:
+    async def answer(self, scope: Scope, body: bytes) -> Response:
+        """Answer a request.  Raises `NotRunning`, and unexpected errors."""
+        hub = self._app.hub
+        if not hub.is_running:
             raise NotRunning
         scope[TOKENS] = ()
-        return Begun(self._answer(PlainRequest(scope, body)))
-
-    async def _answer(self, request: Request) -> Response:
-        hub = self._app.hub
+        request = PlainRequest(scope, body)
         current_request.set(request.logged)
         try:
             try:

@@ -45,7 +45,6 @@ from starlette.staticfiles import StaticFiles
 from hub import turns
 from hub.auth.grant import ANONYMOUS, DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
-from hub.begun import Begun
 from hub.delivery.log_lines import shown_matchers
 from hub.delivery.subscriber import Subscriber, client_at, client_for
 from hub.errors import (
@@ -79,6 +78,7 @@ from hub.protocol.requests import (
 )
 from hub.protocol.subscriptions import CONTEXT
 from hub.protocol.topics import FORBIDDEN, MATCHER_TYPES, subscriptions_path
+from hub.server.begun import Begun
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -580,7 +580,7 @@ def _no_body(request: Request) -> bytes:
         protocol = shown(upgrade[0].decode("latin-1"))
         raise InvalidRequest(
             f"the request has no body, as the server drops it because of Upgrade: {protocol}; start uvicorn with "
-            "--http hub.http.hub_protocol:HubProtocol, or let the client send HTTP/1.1 without an upgrade"
+            "--http hub.server:HubProtocol, or let the client send HTTP/1.1 without an upgrade"
         )
     return b""
 

@@ -16,8 +16,8 @@ from hub.metrics.catalogue import BOUNDS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hub.http.open_connections import Connections
     from hub.hub import Hub
+    from hub.server.open_connections import Connections
 
 HISTORY_SECONDS: Final = 0.4
 """Seconds that the history has to report its size, and again to report its health."""

@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from hub.errors import InvalidToken, RequestError
+from hub.server.problem import PROBLEM, problem_document
 
 if TYPE_CHECKING:
     from starlette.exceptions import HTTPException
-    from starlette.responses import Response
 
     from hub.http.request import Request
     from hub.hub import Hub
@@ -60,12 +60,7 @@ def respond(error: RequestError | HTTPException, request: Request, hub: Hub) -> 
 
 def problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Response:
     """Return a problem document as a response, with further `headers`."""
-    return JSONResponse(
-        {"type": "about:blank", "title": title, "status": status, "detail": detail},
-        status_code=status,
-        headers=headers,
-        media_type="application/problem+json",
-    )
+    return Response(problem_document(status, title, detail), status, headers, PROBLEM)
 
 
 def _challenge(error: str, metadata: str | None) -> str:

@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import StreamingResponse
 
-from hub.begun import in_task
 from hub.delivery.endings import Ending
 from hub.delivery.reading import CHUNK_BYTES
 from hub.errors import PositionExpired, RequestError
@@ -48,8 +47,9 @@ from hub.history import base
 from hub.http import problems
 from hub.http.request import Request
 from hub.http.response import SERVER_SEND, STREAM_FIELDS
-from hub.http.uvicorn_connection import UvicornLink, link_of
 from hub.protocol import events
+from hub.server.begun import in_task
+from hub.server.connection import UvicornLink, link_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -137,7 +137,8 @@ class Replay:
         with self._delivery.reader_seat(self._subscriber, self) as self._seat:
             self._link = link_of(scope.get(SERVER_SEND, send))
             if self._link is not None:  # the kernel then drops a client that does not read
-                self._link.tune(self._settings)
+                settings = self._settings
+                self._link.tune(send_buffer=settings.send_buffer, client_timeout=settings.client_timeout)
             try:
                 async with asyncio.timeout(None) as self._timeout:
                     await respond(scope, receive, send)

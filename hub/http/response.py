@@ -9,8 +9,8 @@ from sse_starlette import EventSourceResponse
 from starlette.responses import Response
 
 from hub.delivery.stream import Stream
-from hub.http.asgi_connection import NO_LINK, AsgiConnection
-from hub.http.uvicorn_connection import link_of
+from hub.server.asgi import NO_LINK, AsgiConnection
+from hub.server.connection import link_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -92,6 +92,6 @@ def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Setting
     link = link_of(send)
     if link is None:
         return AsgiConnection(send, receive, NO_LINK)
-    link.tune(settings)
+    link.tune(send_buffer=settings.send_buffer, client_timeout=settings.client_timeout)
     detachable = link.detachable() if scope["http_version"] == "1.1" else None
     return detachable or AsgiConnection(send, receive, link)

@@ -24,11 +24,11 @@ import uvicorn
 
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history
-from hub.http.hub_protocol import HubProtocol
-from hub.http.sockets import tune_listener
-from hub.http.uvicorn_protocol import AttachedProtocol
 from hub.process.listeners import hand_over
 from hub.process.workers import STARTUP_FAILURE
+from hub.server.http1 import AttachedProtocol
+from hub.server.plain import HubProtocol
+from hub.server.socket_options import tune_listener
 from hub.threads import call_soon
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
     """Serve until SIGINT or SIGTERM, and then until the responses have ended.
 
     After a second signal, it waits for no response.  If `detach` is true, event
-    streams need no task; see `hub.http.uvicorn_connection`.  Exits the process with
+    streams need no task; see `hub.server.connection`.  Exits the process with
     STARTUP_FAILURE if the server does not start.
     """
     settings: Settings = app.hub.settings
@@ -154,7 +154,7 @@ def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
         callback_notify=_Collector(),
         timeout_notify=COLLECTION_SECONDS,
     )
-    app.listener_is_tuned = tune_listener(listener, settings)
+    app.listener_is_tuned = tune_listener(listener, client_timeout=settings.client_timeout)
     server = _Server(config)
     server.run(sockets=[listener])
     if not server.started:

@@ -8,7 +8,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.asgi import application
 from tests.hub.browsing import FLAGS, visitor
-from tests.hub.http.servers import ServerWire
+from tests.hub.server.servers import ServerWire
 from tests.hub.world import FakeConnection, World
 
 if TYPE_CHECKING:

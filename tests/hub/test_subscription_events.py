@@ -21,9 +21,9 @@ from hub.development import DEVELOPMENT_KEY
 from hub.errors import Closing
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http.asgi_connection import AsgiConnection
 from hub.node.matchers import MatcherCompiler
 from hub.protocol.subscriptions import Subscription
+from hub.server.asgi import AsgiConnection
 from tests.asgi import (
     FORM,
     PATH,

@@ -17,11 +17,11 @@ from hub.delivery.subscriber import Subscriber
 from hub.errors import Busy, LimitExceeded, RequestError
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http.asgi_connection import AsgiConnection
 from hub.hub import Hub
 from hub.node.admission import Ticket
 from hub.node.matchers import MatcherCompiler
 from hub.protocol.updates import Update
+from hub.server.asgi import AsgiConnection
 from tests.waiting import HANG
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from hub.errors import Busy, Closing, InsufficientScope, InvalidRequest, LimitEx
 from hub.history import base
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http.asgi_connection import AsgiConnection
 from hub.protocol.updates import Update
+from hub.server.asgi import AsgiConnection
 from tests.hub.world import EVERYTHING, SETTINGS, Client, World, check, plain, world
 from tests.waiting import until
 

@@ -44,8 +44,8 @@ from tests.asgi import application as started
 from tests.asgi import follow
 from tests.asgi import publish as publish_in
 from tests.hub.delivery.test_stream import ACTIONS, CONFIGURATIONS, SlowHistory, perform
-from tests.hub.http.servers import ServerWire
 from tests.hub.presence import EVERYTHING
+from tests.hub.server.servers import ServerWire
 from tests.hub.world import FakeConnection, World, plain, world
 from tests.waiting import HANG, until
 from tests.wire import bearer, publish, request, subscribe

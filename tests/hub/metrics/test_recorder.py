@@ -63,7 +63,7 @@ async def measured(**settings: Any) -> AsyncIterator[tuple[HubApplication, Calla
 async def measured_server(**settings: Any) -> AsyncIterator[tuple[HubApplication, Callable[[], Any], Served]]:
     """Yield a hub on a real port, a function that returns its metrics, and the port."""
     app = create_app(Settings(**{"dev": True, "retry": 0, "subscriptions": False, "metrics_port": 0} | settings))
-    async with served(app, http="hub.http.hub_protocol:HubProtocol") as server:
+    async with served(app, http="hub.server:HubProtocol") as server:
         await until(lambda: app.metrics_url)
         yield app, lambda: metrics_at(app.metrics_url), server
 

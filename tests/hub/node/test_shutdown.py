@@ -12,8 +12,8 @@ import pytest
 from hub import Settings, create_app
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http.uvicorn_protocol import HttpProtocol
 from hub.node import shutdown
+from hub.server.http1 import HttpProtocol
 from tests.asgi import application, ask
 from tests.hub.serving import served
 from tests.hub.world import plain, world

@@ -50,7 +50,7 @@ async def test_all_lines_of_a_server_are_json(start_hub: type[HubProcess], tmp_p
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("http", ["auto", "hub.http.hub_protocol:HubProtocol"])
+@pytest.mark.parametrize("http", ["auto", "hub.server:HubProtocol"])
 async def test_uvicorn_s_own_lines_have_the_format_of_the_hub(http: str) -> None:
     with uvicorn_hub("--http", http, HUB_LOG_FORMAT="json", HUB_LOG_CLIENTS="0") as log:
         await until(lambda: "Uvicorn running on" in log())

@@ -17,8 +17,6 @@ import pytest
 import uvicorn
 
 from hub import ConfigurationError, Settings, create_app
-from hub.http.hub_protocol import HubProtocol
-from hub.http.uvicorn_protocol import AttachedProtocol
 from hub.process import server
 from hub.process.server import (
     CUT_SECONDS,
@@ -30,6 +28,8 @@ from hub.process.server import (
     raised_file_limit,
     warn_of_files,
 )
+from hub.server.http1 import AttachedProtocol
+from hub.server.plain import HubProtocol
 from tests.hub.serving import served
 from tests.waiting import HANG, until
 from tests.wire import PATH, request

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.http.application import server_app
-from hub.http.sockets import _bound_buffer, _drop_silent
-from hub.http.uvicorn_protocol import HttpProtocol
 from hub.node.shares import RESOURCES
+from hub.server.http1 import HttpProtocol
+from hub.server.socket_options import _drop_silent
 from hub.settings.description import descriptions
 from hub.settings.issuers import PUBLIC_KEY_ALGORITHMS
 from hub.settings.settings import GROUPS
@@ -403,8 +403,9 @@ async def test_a_hub_with_the_largest_value_of_a_number_serves_a_stream(
             assert (await late.next_event()).data == "x"
     assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
     with socket.socket() as connection:
-        _bound_buffer(connection, app.state.hub.settings)  # tune_connection() would hide an error
-        _drop_silent(connection, app.state.hub.settings)
+        # tune_connection() would hide an error.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, app.state.hub.settings.send_buffer)
+        _drop_silent(connection, app.state.hub.settings.client_timeout)
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub.errors import HeadTooLarge, TargetTooLong
-from hub.http.head_limit import HeadLimit
+from hub.server.head_limit import HeadLimit
 
 
 def fed(limit: HeadLimit, *pieces: bytes, target: int = 0) -> None:

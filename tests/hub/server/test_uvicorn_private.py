@@ -13,12 +13,12 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from hub.http import uvicorn_connection, uvicorn_protocol
-from hub.http.uvicorn_protocol import Cycle, HttpProtocol
+from hub.server import connection, http1
+from hub.server.http1 import Cycle, HttpProtocol
 
 pytestmark = pytest.mark.anyio
 
-MODULES = uvicorn_connection, uvicorn_protocol
+MODULES = connection, http1
 TRANSPORT = {
     "abort", "can_write_eof", "close", "get_protocol", "get_write_buffer_size", "is_closing",
     "set_write_buffer_limits", "write", "write_eof",
@@ -99,7 +99,7 @@ async def test_uvicorns_cycle_has_the_private_names_that_the_hub_uses() -> None:
 async def test_a_cycle_is_created_as_uvicorn_creates_it() -> None:
     [call] = [
         node
-        for node in ast.walk(ast.parse(inspect.getsource(uvicorn_protocol)))
+        for node in ast.walk(ast.parse(inspect.getsource(http1)))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Cycle"
     ]
     assert [keyword.arg for keyword in call.keywords] == list(inspect.signature(RequestResponseCycle).parameters)

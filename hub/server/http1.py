@@ -39,11 +39,10 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.protocols.utils import is_ssl
 
-from hub.delivery.endings import Ending
 from hub.errors import InvalidRequest, RequestError, TargetTooLong
-from hub.http.head_limit import HeadLimit
-from hub.http.open_connections import CONNECTIONS, Connections
-from hub.http.problems import problem
+from hub.server.head_limit import HeadLimit
+from hub.server.open_connections import CONNECTIONS, Connections
+from hub.server.problem import PROBLEM, problem_document
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ _MAX_TARGET: Final = 2**16 - 1
 """The longest request target, in bytes, that httptools can parse."""
 _HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(:[0-9]*)?")  # RFC 3986, 3.2.2; not empty
 CLOSE: Final = b"connection: close\r\n"
-_NOSNIFF: Final = b"x-content-type-options", b"nosniff"
 
 
 class Cycle(RequestResponseCycle):
@@ -137,8 +135,8 @@ class Cycle(RequestResponseCycle):
         return {**message, "headers": [header for header in headers if header[0] != b"connection"]}
 
 
-class Closable(Protocol):
-    """What ends with a connection, and can end before."""
+class Owner(Protocol):
+    """The owner of a detached response."""
 
     def lost(self, error: Exception | None) -> None:
         """Note that the connection is lost: nothing can be written any more.
@@ -148,13 +146,9 @@ class Closable(Protocol):
         """
         ...
 
-    def close(self, reason: Ending) -> None:
-        """End the response soon."""
+    def sent_more(self) -> None:
+        """End the response soon: the client has sent more than its request."""
         ...
-
-
-class Detached(Closable, Protocol):
-    """The owner of a connection whose response is detached."""
 
     def drained(self) -> None:
         """Note that everything that was written so far was handed to the socket."""
@@ -206,7 +200,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._half_closed = False  # whether the client has closed its half of the connection
         self._is_stream = False  # whether the response in progress is an event stream
         self._answering: RequestResponseCycle | None = None  # in progress; `cycle` is the last received
-        self._detached: Detached | None = None  # the owner of the response in progress, if it is detached
+        self._detached: Owner | None = None  # the owner of the response in progress, if it is detached
         self._keep_alive = True  # whether another request may follow a detached response
 
     # -- for the application
@@ -229,7 +223,7 @@ class HttpProtocol(HttpToolsProtocol):
         """
         return self.cycle is cycle and not cycle.more_body and not self._in_head
 
-    def detach(self, cycle: Cycle, owner: Detached) -> bool:
+    def detach(self, cycle: Cycle, owner: Owner) -> bool:
         """Hand the response of `cycle`, which holds its head, to an owner.
 
         The application may then return.  From then on, the owner writes the response to
@@ -292,7 +286,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._detached is not None:
             if data.strip(b"\r\n"):
                 self._keep_alive = False  # the next bytes may be the middle of a request
-                self._detached.close(Ending.SENT_MORE)
+                self._detached.sent_more()
             return
         # 2. A connection that ends drops everything.
         if self._ends:
@@ -579,9 +573,15 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _write_problem(self, error: RequestError) -> None:
         """Write a complete response to the transport, as a problem document."""
-        answer = problem(error.status, error.title, str(error), {})
-        headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close"), _NOSNIFF]
-        self.transport.write(b"".join([STATUS_LINE[error.status], lines_of(headers), b"\r\n", answer.body]))
+        body = problem_document(error.status, error.title, str(error))
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", PROBLEM.encode()),
+            (b"connection", b"close"),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        self.transport.write(b"".join([STATUS_LINE[error.status], lines_of(headers), b"\r\n", body]))
 
     def _end(self) -> None:
         """End the connection as soon as the client closes it, or after LINGER_SECONDS.

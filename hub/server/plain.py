@@ -16,24 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from starlette.responses import PlainTextResponse
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from hub.begun import Begun
-from hub.http.uvicorn_protocol import CLOSE, HttpProtocol, lines_of
+from hub.server.begun import Begun
+from hub.server.http1 import CLOSE, HttpProtocol, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from starlette.responses import Response
-    from starlette.types import Scope
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from hub.http.open_connections import Publisher
-    from hub.http.uvicorn_protocol import Cycle
+    from hub.server.http1 import Cycle
+    from hub.server.open_connections import Publisher, Response
 
 _FORWARDED: Final = frozenset([b"x-forwarded-for", b"x-forwarded-proto"])
 """Header fields that uvicorn's reader of them takes."""
@@ -170,7 +167,7 @@ class HubProtocol(HttpProtocol):
         if type(self.app) is ProxyHeadersMiddleware and self._is_forwarded(scope):
             Begun(_Forwarded(self.app)(scope, _never, _never))
         try:
-            begun = context.run(self._publisher.begin, cast("Scope", scope), body)
+            begun = context.run(Begun, self._publisher.answer(scope, body))
         except (Exception, asyncio.CancelledError) as error:
             self._respond(context.run(self._failure, error), closes=True)
             return
@@ -207,7 +204,18 @@ class HubProtocol(HttpProtocol):
     def _failure(self, error: BaseException) -> Response:
         """Log an unexpected error as uvicorn does, and return the response."""
         self.logger.error("Exception in ASGI application\n", exc_info=error)
-        return PlainTextResponse("Internal Server Error", 500)
+        return _Failure()
+
+
+class _Failure(NamedTuple):
+    """The response to a request whose answer failed, as uvicorn has it."""
+
+    status_code: int = 500
+    raw_headers: tuple[tuple[bytes, bytes], ...] = (
+        (b"content-length", b"21"),
+        (b"content-type", b"text/plain; charset=utf-8"),
+    )
+    body: bytes = b"Internal Server Error"
 
 
 class _Forwarded(ProxyHeadersMiddleware):

@@ -15,9 +15,9 @@ import uvloop
 from hub import Settings, Update, create_app
 from hub.delivery.endings import Ending
 from hub.development import DEVELOPMENT_TOKEN
-from hub.http import open_connections, uvicorn_protocol
-from hub.http.open_connections import CONNECTIONS, OTHER_FILES, Connections
-from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
+from hub.server import http1, open_connections
+from hub.server.http1 import AttachedProtocol, HttpProtocol
+from hub.server.open_connections import CONNECTIONS, OTHER_FILES, Connections
 from tests.hub.serving import sent, served
 from tests.waiting import HANG, until
 from tests.wire import FORM, PATH, bearer, publish
@@ -483,7 +483,7 @@ async def test_the_timer_for_the_next_request_starts_once_per_response(made: lis
 async def test_an_unread_body_ends_its_connection(
     target: str, http: Any, made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(http1, "LINGER_SECONDS", 0.1)
     request = f"POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nx".encode()
     async with hub_served(http) as (_, server), sent(server, request) as reply:
         assert reply.status in (401, 404)
@@ -495,7 +495,7 @@ async def test_an_unread_body_ends_its_connection(
 
 
 async def test_a_client_that_is_still_sending_gets_its_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 1_000)
+    monkeypatch.setattr(http1, "LINGER_SECONDS", 1_000)
     async with hub_served() as (_, server):
         request = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n".encode()
         assert (await said(server, request, *[b"x" * 100_000] * 20)).startswith(b"HTTP/1.1 401 ")
@@ -516,7 +516,7 @@ async def test_bytes_after_a_refused_request_do_not_cost_the_answer_to_the_one_b
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + refused)
         await until(lambda: made and made[0]._ends)
-        protocol, count = made[0], uvicorn_protocol.LINGER_BYTES // 2**16 + 10
+        protocol, count = made[0], http1.LINGER_BYTES // 2**16 + 10
         before = protocol._left_to_drop
         for _ in range(count):
             writer.write(b"x" * 2**16)
@@ -530,7 +530,7 @@ async def test_bytes_after_a_refused_request_do_not_cost_the_answer_to_the_one_b
 async def test_a_client_that_keeps_sending_after_its_response_is_cut_off(
     made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 1_000)
+    monkeypatch.setattr(http1, "LINGER_SECONDS", 1_000)
     async with hub_served() as (_, server):
         request = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {10**9}\r\n\r\n".encode()
         async with sent(server, request) as reply:

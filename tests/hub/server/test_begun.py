@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hub.begun import Begun, in_task
+from hub.server.begun import Begun, in_task
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.anyio

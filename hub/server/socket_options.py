@@ -18,23 +18,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-    from hub.settings import Settings
 
-
-def tune_listener(listener: socket.socket, settings: Settings) -> bool:
+def tune_listener(listener: socket.socket, *, client_timeout: float) -> bool:
     """Tune a listening socket, and return whether its connections are then tuned too.
 
-    Sets `settings.client_timeout`.  Raises OSError.
+    `client_timeout` is that of `tune_connection`.  Raises OSError.
     """
     if sys.platform != "linux" or not _is_tcp(listener):
         return False
-    _drop_silent(listener, settings)
+    if client_timeout:
+        _drop_silent(listener, client_timeout)
     return True
 
 
-def tune_connection(transport: asyncio.BaseTransport, settings: Settings, *, inherits: bool = False) -> None:
-    """Set `settings.send_buffer` of a connection, and `client_timeout` unless it
-    inherits that.
+def tune_connection(transport: asyncio.BaseTransport, *, send_buffer: int, client_timeout: float) -> None:
+    """Set how many bytes the kernel buffers for a client, and when it drops a silent
+    one: after `client_timeout` seconds, or as before if that is 0.
 
     Does nothing if the connection is closing, or if it is not over TCP.
     """
@@ -43,23 +42,16 @@ def tune_connection(transport: asyncio.BaseTransport, settings: Settings, *, inh
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and _is_tcp(connection):
         with contextlib.suppress(OSError):  # the client has disconnected meanwhile
-            _bound_buffer(connection, settings)
-            if not inherits:
-                _drop_silent(connection, settings)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+            if client_timeout:
+                _drop_silent(connection, client_timeout)
 
 
 def _is_tcp(one: socket.socket) -> bool:
     return one.family in (socket.AF_INET, socket.AF_INET6)
 
 
-def _bound_buffer(one: socket.socket, settings: Settings) -> None:
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer)
-
-
-def _drop_silent(one: socket.socket, settings: Settings) -> None:
-    if not settings.client_timeout:
-        return
-    seconds = settings.client_timeout
+def _drop_silent(one: socket.socket, seconds: float) -> None:
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (  # Linux has all three, other systems may not
         ("TCP_USER_TIMEOUT", seconds * 1000),  # for unacknowledged data, or a window that stays closed

@@ -22,9 +22,9 @@ from hub.delivery.endings import Ending
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.application import HubApplication
-from hub.http.asgi_connection import AsgiConnection
 from hub.hub import Hub
 from hub.protocol.updates import Update
+from hub.server.asgi import AsgiConnection
 from tests.asgi import PATH, bearer, current_token
 from tests.hub.serving import served
 from tests.waiting import HANG, until

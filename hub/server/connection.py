@@ -8,26 +8,23 @@ An idle event stream needs only a socket, and a call if the connection is lost. 
 everything else, the connection treats a stream like other responses: the head, the
 chunks, keep-alive, and the requests that follow the end of the stream.
 
-Only this module and `uvicorn_protocol` use uvicorn's private attributes.
+Only this module and `http1` use uvicorn's private attributes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from hub.begun import Begun
-from hub.delivery.seat import SharedBody
-from hub.http.sockets import tune_connection
-from hub.http.uvicorn_protocol import MAX_BUFFERED, HttpProtocol
+from hub.server.begun import Begun
+from hub.server.http1 import MAX_BUFFERED, HttpProtocol
+from hub.server.socket_options import tune_connection
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from typing import TypeAlias
 
-    from hub.delivery.endings import Ending
-    from hub.http.uvicorn_protocol import Closable, Cycle
-    from hub.settings import Settings
+    from hub.server.http1 import Cycle
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -39,7 +36,7 @@ _ALL: Final = 2**62
 
 
 class UvicornLink:
-    """Access to uvicorn's connection of a response; see `asgi_connection.Link`."""
+    """Access to uvicorn's connection of a response; see `asgi.Link`."""
 
     __slots__ = ("_cycle",)
 
@@ -67,11 +64,11 @@ class UvicornLink:
         self._cycle.disconnected = True
         self.transport.abort()
 
-    def tune(self, settings: Settings) -> None:
-        """Tune the socket."""
+    def tune(self, *, send_buffer: int, client_timeout: float) -> None:
+        """Tune the socket; see `socket_options`."""
         protocol = self.transport.get_protocol()
         inherits = isinstance(protocol, HttpProtocol) and protocol.shared.are_tuned
-        tune_connection(self.transport, settings, inherits=inherits)
+        tune_connection(self.transport, send_buffer=send_buffer, client_timeout=0 if inherits else client_timeout)
 
     def begin_stream(self) -> None:
         """Pass the note on to the protocol, if it is the hub's."""
@@ -102,8 +99,20 @@ def link_of(server_send: object) -> UvicornLink | None:
     return UvicornLink(cycle) if hasattr(cycle, "transport") and hasattr(cycle, "keep_alive") else None
 
 
+class Stream(Protocol):
+    """The stream that a detached response consists of."""
+
+    def lost(self, error: Exception | None) -> None:
+        """Note that the connection is lost; see `http1.Owner`."""
+        ...
+
+    def sent_more(self) -> None:
+        """End the response soon: the client has sent more than its request."""
+        ...
+
+
 class UvicornConnection:
-    """The connection of a detached response; see `stream.Connection`."""
+    """The connection of a detached response, for a `Stream` of `hub.delivery`."""
 
     __slots__ = ("_cycle", "_flow", "_protocol", "_stream", "_task", "_transport", "_unsent")
 
@@ -112,14 +121,14 @@ class UvicornConnection:
         self._transport = protocol.transport
         self._flow = protocol.flow
         self._cycle: Cycle | None = cycle  # uvicorn's object for the response; None from `write_first` on
-        self._stream: Closable | None = None  # the owner, while the response is detached
+        self._stream: Stream | None = None  # the owner, while the response is detached
         # The task of the work; while the head waits for room, that of the request.
         self._task: asyncio.Task[None] | None = None
         # Bytes that were still buffered after the last write that found no room, or
         # when the connection was aborted; _ALL if that write was dropped.
         self._unsent = 0
 
-    async def begin(self, head: Head, stream: Closable, *, wait: bool) -> bool:
+    async def begin(self, head: Head, stream: Stream, *, wait: bool) -> bool:
         """Make or send the head, and detach the response for `stream`.
 
         Returns False if the connection is lost, or if the client has sent more than its
@@ -145,18 +154,19 @@ class UvicornConnection:
     def write_first(self, body: bytes) -> bool:
         """Write the head and the first chunk, as `write` does."""
         assert self._cycle is not None
-        first = SharedBody(body)
-        first.encoded, self._cycle = self._cycle.held + _chunk(body), None
-        return self.write(first)
+        head, self._cycle = self._cycle.held, None
+        return self._write(head + _encoded(body))
 
     def write(self, body: bytes) -> bool:
         """Write one chunk without waiting.
 
         Returns False if there is now no room for more, or if the connection is closing.
         """
+        return self._write(_last.chunk if body is _last.body else _last.encoded(body))
+
+    def _write(self, chunk: bytes) -> bool:
         transport = self._transport
-        chunk = body.encoded if isinstance(body, SharedBody) else None
-        transport.write(_chunk(body) if chunk is None else chunk)
+        transport.write(chunk)
         # The flow pauses at the same size.  Asking the flow would be slower: when many
         # streams are written to in turn, its memory is in no cache of the processor.
         buffered = transport.get_write_buffer_size()
@@ -242,10 +252,10 @@ class UvicornConnection:
         if self._stream is not None:
             self._stream.lost(error)
 
-    def close(self, reason: Ending) -> None:
+    def sent_more(self) -> None:
         """End the stream soon."""
         if self._stream is not None:
-            self._stream.close(reason)
+            self._stream.sent_more()
 
     def drained(self) -> None:
         """Note that everything that was written so far was handed to the socket.
@@ -262,9 +272,26 @@ class UvicornConnection:
             self._task = None
 
 
-def _chunk(body: bytes) -> bytes:
-    """Return `body` as one chunk of HTTP/1.1; leave it in a shared body."""
-    chunk = b"%x\r\n%b\r\n" % (len(body), body)
-    if isinstance(body, SharedBody):
-        body.encoded = chunk
-    return chunk
+def _encoded(body: bytes) -> bytes:
+    """Return `body` as one chunk of HTTP/1.1."""
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+class _LastBody:
+    """The last body that was written to any connection, and its chunk.
+
+    A dispatch writes the same body to many connections in turn: it is encoded once.
+    """
+
+    __slots__ = ("body", "chunk")
+
+    def __init__(self) -> None:
+        self.body = self.chunk = b""
+
+    def encoded(self, body: bytes) -> bytes:
+        """Return the chunk of a body, which is the last one from now on."""
+        self.body, self.chunk = body, _encoded(body)
+        return self.chunk
+
+
+_last: Final = _LastBody()

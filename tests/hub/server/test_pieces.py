@@ -16,9 +16,9 @@ from uvicorn.server import ServerState
 
 from hub import Settings, Update, create_app
 from hub.development import DEVELOPMENT_TOKEN
-from hub.http.hub_protocol import HubProtocol
-from hub.http.open_connections import CONNECTIONS, Connections
-from hub.http.uvicorn_protocol import HttpProtocol
+from hub.server.http1 import HttpProtocol
+from hub.server.open_connections import CONNECTIONS, Connections
+from hub.server.plain import HubProtocol
 from tests.waiting import until
 from tests.wire import PATH
 

@@ -26,9 +26,9 @@ from hub.delivery.endings import Ending
 from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.history.memory import MemoryHistory
 from hub.http.application import PlainPublisher
-from hub.http.hub_protocol import HubProtocol
-from hub.http.open_connections import Connections
-from hub.http.uvicorn_protocol import HttpProtocol
+from hub.server.http1 import HttpProtocol
+from hub.server.open_connections import Connections
+from hub.server.plain import HubProtocol
 from tests.asgi import NDJSON, classic_token, current_token
 from tests.hub import serving
 from tests.waiting import HANG, until
@@ -56,13 +56,13 @@ UPDATE = b"topic=https%3A%2F%2Fexample.com%2F1&data=x"
 def plain(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The bodies of the requests that were plain."""
     bodies: list[bytes] = []
-    begin = PlainPublisher.begin
+    answer = PlainPublisher.answer
 
     def noted(self: PlainPublisher, scope: Any, body: bytes) -> Any:
         bodies.append(body)
-        return begin(self, scope, body)
+        return answer(self, scope, body)
 
-    monkeypatch.setattr(PlainPublisher, "begin", noted)
+    monkeypatch.setattr(PlainPublisher, "answer", noted)
     return bodies
 
 

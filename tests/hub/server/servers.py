@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from hub.http.open_connections import Connections
 from hub.http.response import connection_of
-from hub.http.uvicorn_protocol import HttpProtocol
+from hub.server.http1 import HttpProtocol
+from hub.server.open_connections import Connections
 from tests.hub.world import SETTINGS, Wire
 
 if TYPE_CHECKING:

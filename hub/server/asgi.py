@@ -21,7 +21,7 @@ from asyncio.tasks import _enter_task, _leave_task
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from hub.begun import in_task
+from hub.server.begun import in_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator

@@ -13,17 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.responses import Response
-    from starlette.types import Scope
-
-    from hub.begun import Begun
+    from collections.abc import Callable, Coroutine, Iterable
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -44,10 +39,29 @@ class Waiting(Protocol):
         ...
 
 
+class Response(Protocol):
+    """The response to a plain request, with the attributes of Starlette's."""
+
+    @property
+    def status_code(self) -> int:
+        """The status."""
+        ...
+
+    @property
+    def raw_headers(self) -> Iterable[tuple[bytes, bytes]]:
+        """The header fields."""
+        ...
+
+    @property
+    def body(self) -> bytes | memoryview:
+        """The body."""
+        ...
+
+
 class Publisher(Protocol):
     """The part of an application that answers plain requests to publish.
 
-    A request is plain if it needs nothing of ASGI; `hub_protocol` decides which are.
+    A request is plain if it needs nothing of ASGI; `plain` decides which are.
     """
 
     target: bytes
@@ -61,8 +75,8 @@ class Publisher(Protocol):
         """
         ...
 
-    def begin(self, scope: Scope, body: bytes) -> Begun[Response]:
-        """Begin to answer a request.  Raises the errors of the application."""
+    def answer(self, scope: Any, body: bytes) -> Coroutine[Any, Any, Response]:
+        """Answer a request.  Raises the errors of the application."""
         ...
 
 
@@ -73,8 +87,8 @@ class Connections:
     is the maximum number of open connections; by default it is computed from the limit
     of open files.  `refused` is called for each request that a connection refuses, with
     a name for the reason.  `publisher` answers plain requests, if there is one.  If
-    `are_tuned` is true, the sockets have the time-outs of `hub.http.sockets`.  Used
-    from one event loop.
+    `are_tuned` is true, the sockets have the time-outs of `socket_options`.  Used from
+    one event loop.
     """
 
     def __init__(

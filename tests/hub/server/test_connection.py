@@ -19,13 +19,13 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from hub import Settings, Update, create_app
 from hub.delivery.endings import Ending
 from hub.history.memory import MemoryHistory
-from hub.http import sockets, uvicorn_protocol
-from hub.http.asgi_connection import AsgiConnection
-from hub.http.hub_protocol import HubProtocol
-from hub.http.sockets import tune_connection, tune_listener
-from hub.http.uvicorn_connection import UvicornConnection
-from hub.http.uvicorn_protocol import AttachedProtocol, Cycle, HttpProtocol
-from tests.hub.http.servers import ServerWire
+from hub.server import http1, socket_options
+from hub.server.asgi import AsgiConnection
+from hub.server.connection import UvicornConnection
+from hub.server.http1 import AttachedProtocol, Cycle, HttpProtocol
+from hub.server.plain import HubProtocol
+from hub.server.socket_options import tune_connection, tune_listener
+from tests.hub.server.servers import ServerWire
 from tests.hub.serving import sent, served
 from tests.hub.world import World, world
 from tests.waiting import HANG, until
@@ -151,7 +151,7 @@ async def test_the_task_of_a_stream_runs_no_routes_and_no_middleware() -> None:
         assert [file.rpartition("/")[2] for file in files if "/hub/" in file] == [
             "application.py",
             "stream.py",
-            "asgi_connection.py",
+            "asgi.py",
         ]
         assert not [file for file in files if "starlette" in file]
 
@@ -293,7 +293,7 @@ async def test_a_pipelined_request_waits_for_the_stream_before_it() -> None:
 async def test_a_client_that_sends_data_before_its_stream_begins_is_disconnected(
     more: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 1_000)
+    monkeypatch.setattr(http1, "HEAD_TIMEOUT", 1_000)
     async with hub_served() as (hub, server):
         take_seat, reached, go = hub.delivery.take_seat, asyncio.Event(), asyncio.Event()
 
@@ -402,7 +402,7 @@ def test_the_socket_of_a_disconnected_client_is_not_used() -> None:
     closed = socket.socket()
     closed.close()
     transport: Any = SimpleNamespace(is_closing=lambda: False, get_extra_info=lambda name: closed)
-    tune_connection(transport, Settings(dev=True))
+    tune_connection(transport, send_buffer=2**17, client_timeout=30)
 
 
 async def test_the_chunk_of_an_update_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,19 +428,6 @@ async def test_the_chunk_of_an_update_is_made_once(monkeypatch: pytest.MonkeyPat
         assert {id(chunk) for chunk in chunks[3:]} == {id(chunks[3])}
 
 
-async def test_a_slow_reader_keeps_no_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(World, "wire", staticmethod(partial(ServerWire, detaches=True)))
-    async with world() as here:
-        slow = await here.connect("a")
-        await here.caught_up()
-        slow.block()
-        await here.publish("a")
-        await here.settle()
-        _, body = slow.stream._unwritten
-        assert body.startswith(b"id: 1\n")
-        assert body.encoded is None
-
-
 @pytest.mark.parametrize("detaches", [False, True])
 async def test_the_socket_of_a_client_that_left_before_its_response_is_not_used(
     detaches: bool, monkeypatch: pytest.MonkeyPatch
@@ -463,7 +450,7 @@ async def test_the_socket_of_a_client_that_left_before_its_response_is_not_used(
 
 
 async def test_a_missing_or_unfinished_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 0.1)
+    monkeypatch.setattr(http1, "HEAD_TIMEOUT", 0.1)
     async with hub_served() as (hub, server):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await asyncio.wait_for(reader.read(), HANG) == b""
@@ -478,7 +465,7 @@ async def test_a_missing_or_unfinished_request_times_out(monkeypatch: pytest.Mon
                     raise AssertionError("the unfinished request was accepted")
 
         dripping = asyncio.create_task(drip())
-        monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 0.01)
+        monkeypatch.setattr(http1, "HEAD_TIMEOUT", 0.01)
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), HANG) == b""
         dripping.cancel()
@@ -488,13 +475,13 @@ async def test_a_missing_or_unfinished_request_times_out(monkeypatch: pytest.Mon
 
 
 async def test_a_stream_and_a_slow_response_outlast_the_head_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 777.0)
+    monkeypatch.setattr(http1, "HEAD_TIMEOUT", 777.0)
     loop, timers = asyncio.get_running_loop(), []
     call_later = loop.call_later
 
     def noted(delay: float, callback: Any, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
         timer = call_later(delay, callback, *arguments, **options)
-        if delay == uvicorn_protocol.HEAD_TIMEOUT:
+        if delay == http1.HEAD_TIMEOUT:
             timers.append(timer)
         return timer
 
@@ -592,12 +579,12 @@ OPTIONS = [40_000, 1, 12_000, 6, 2]
 async def test_a_connection_has_the_options_of_a_listener_that_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(dev=True, send_buffer=20_000, client_timeout=12)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert tune_listener(listener, settings)
+        assert tune_listener(listener, client_timeout=settings.client_timeout)
         with socket.create_connection(listener.getsockname()):
             accepted, _ = listener.accept()
             with accepted:
                 assert options(accepted)[1:] == OPTIONS[1:]
-    monkeypatch.setattr(sockets, "_drop_silent", lambda *_: pytest.fail("the connection is tuned again"))
+    monkeypatch.setattr(socket_options, "_drop_silent", lambda *_: pytest.fail("the connection is tuned again"))
     app = create_app(settings)
     app.listener_is_tuned = True
     async with served(app, http=HttpProtocol) as server, await subscribe(server, ("match", "a")) as stream:
@@ -606,7 +593,7 @@ async def test_a_connection_has_the_options_of_a_listener_that_is_tuned(monkeypa
 
 def test_a_listener_that_is_no_tcp_socket_is_not_tuned() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        assert not tune_listener(listener, Settings(dev=True))
+        assert not tune_listener(listener, client_timeout=30)
 
 
 @KINDS
