@@ -29,12 +29,14 @@ _NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
 class HeadLimit:
     """What is left of the limits: `max_head` bytes, and `max_fields` header fields."""
 
-    __slots__ = ("_begins", "_has_advanced", "_in_request_line", "_left", "_max_fields", "_max_head")
+    __slots__ = ("_begins", "_has_advanced", "_in_request_line", "_left", "_max_fields", "_max_head", "is_in_head")
 
     def __init__(self, *, max_head: int, max_fields: int) -> None:
         self._max_head = max_head
         self._max_fields = max_fields
         self._left = max_head
+        self.is_in_head = False
+        """Whether a request has begun, and its head is incomplete."""
         self._has_advanced = False  # whether the parser has reported anything of the last part
         self._in_request_line: bool | None = None  # whether the parser is in one; None between requests
         self._begins = False  # whether it began in the last part, perhaps after empty lines
@@ -82,7 +84,7 @@ class HeadLimit:
 
     def begin_message(self) -> None:
         """Begin a request, perhaps behind another one in the same part."""
-        self._in_request_line, self._begins = not self._has_advanced, True
+        self.is_in_head, self._in_request_line, self._begins = True, not self._has_advanced, True
 
     def add_field(self, present: int) -> None:
         """Allow one more header field or trailer, if `present` of them came before.
@@ -94,7 +96,8 @@ class HeadLimit:
 
     def end_head(self) -> None:
         """Note that a head is complete."""
-        self._left, self._has_advanced, self._in_request_line = _UNBOUNDED, True, False
+        self.is_in_head, self._in_request_line = False, False
+        self._left, self._has_advanced = _UNBOUNDED, True
 
     def begin_chunk(self) -> None:
         """Note the size of a chunk; trailers may follow, unless the body goes on."""

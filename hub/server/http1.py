@@ -4,20 +4,43 @@
     └─ max_head bytes, ─┘             └─ the same limits; trailers are dropped
        max_header_fields
 
-    state          ends with                              at most
-    waiting        the first byte of a request            idle_timeout
-    head           the end of the head                    HEAD_TIMEOUT
-    in progress    the end of the response                no limit here
-    ending         the client closing the connection      LINGER_SECONDS
+    state            event                                         next state
+    IDLE             a request has begun                           ANSWERING
+                     a head breaks a rule, or a response that      LINGERING
+                     needed no state was the last one
+    ANSWERING        the response has ended, and no other waits    IDLE
+                     it was the last one, or the rest of the       LINGERING
+                     request breaks a rule
+                     what follows breaks a rule, or is no HTTP     ANSWERING_LAST
+                     the client closes its half                    HALF_CLOSED
+                     the response is detached                      DETACHED
+                     and no request may follow it                  DETACHED_LAST
+    ANSWERING_LAST   the client closes its half                    HALF_CLOSED
+                     the response has ended                        LINGERING
+    HALF_CLOSED      the response has ended                        LINGERING
+    DETACHED         the response has ended                        IDLE
+                     the client sends more; the server shuts down  DETACHED_LAST
+    DETACHED_LAST    the response has ended                        LINGERING
+    any of these     the connection is lost, or changes its        CLOSED
+                     protocol
 
-A new connection begins in `head`: its timer includes the wait for the first byte.  A
-connection is ending after a refused request, or after a response to a request whose
-body was not read.
+Several requests may wait in ANSWERING; their responses follow each other.  A connection
+may wait for a client so long:
+
+    HEAD_TIMEOUT     from the accept of the connection, or from the first byte of a
+                     later request, to the end of its head
+    idle_timeout     from the end of a response to the first byte of a request
+    LINGER_SECONDS   from the last answer until the client closes the connection
 
 uvicorn's protocol parses requests and runs their tasks, but has three gaps.  It does
 not limit the size of a head.  It stops its timer at the first byte of the next request,
 and starts no other.  It closes the connection at once if it refuses a request: if the
 client is still sending, the kernel then drops the answer.
+
+Most names of uvicorn that are used here are not documented, so a test fails if one
+changes (tests/hub/server/test_uvicorn_private.py).  Without them, this module would
+have to repeat what uvicorn does well: ASGI's `receive` and `send`, the tasks, the
+access log and the change to a WebSocket.
 """
 
 from __future__ import annotations
@@ -25,7 +48,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from enum import StrEnum, auto
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -52,6 +76,53 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 log = structlog.stdlib.get_logger("hub")
+
+
+class State(StrEnum):
+    """The states of a connection."""
+
+    IDLE = auto()
+    """No request is in progress; the head of one may have arrived in part."""
+    ANSWERING = auto()
+    """A response is in progress, and further requests may wait for theirs."""
+    ANSWERING_LAST = auto()
+    """The same, but the connection ends with it, and drops what arrives."""
+    HALF_CLOSED = auto()
+    """The same, and the client has closed its half of the connection."""
+    DETACHED = auto()
+    """A detached response is in progress."""
+    DETACHED_LAST = auto()
+    """The same, but the connection ends with it."""
+    LINGERING = auto()
+    """The last response has ended, and the client may still read it."""
+    CLOSED = auto()
+    """The connection is lost, or another protocol has it."""
+
+
+TRANSITIONS: Final = {
+    State.IDLE: {State.ANSWERING, State.LINGERING, State.CLOSED},
+    State.ANSWERING: {
+        State.IDLE,
+        State.ANSWERING_LAST,
+        State.HALF_CLOSED,
+        State.DETACHED,
+        State.DETACHED_LAST,
+        State.LINGERING,
+        State.CLOSED,
+    },
+    State.ANSWERING_LAST: {State.HALF_CLOSED, State.LINGERING, State.CLOSED},
+    State.HALF_CLOSED: {State.LINGERING, State.CLOSED},
+    State.DETACHED: {State.IDLE, State.DETACHED_LAST, State.CLOSED},
+    State.DETACHED_LAST: {State.LINGERING, State.CLOSED},
+    State.LINGERING: {State.CLOSED},
+    State.CLOSED: set(),
+}
+"""The states that may follow each state."""
+
+# Variables, because an attribute of an enum takes long before Python 3.12.
+_IDLE, _ANSWERING = State.IDLE, State.ANSWERING
+_READS: Final = _IDLE, _ANSWERING
+"""The states in which requests are parsed."""
 
 HEAD_TIMEOUT: Final = 10.0
 """Seconds for the head of a request, until its end.
@@ -91,6 +162,8 @@ class Cycle(RequestResponseCycle):
     written.
     """
     held = b""
+    is_stream = False
+    """Whether the response is an event stream, whose head was sent."""
 
     _is_raw = False  # whether the end of the connection marks the end of the body
 
@@ -165,16 +238,12 @@ class HttpProtocol(HttpToolsProtocol):
     # than 30 entries, it would not share its keys with those of other connections.
     __slots__ = (
         "_answering",
-        "_detached",
-        "_ends",
-        "_half_closed",
         "_head_timer",
-        "_in_head",
-        "_is_stream",
-        "_keep_alive",
         "_left_to_drop",
         "_limit",
+        "_owner",
         "shared",
+        "state",
     )
 
     def __init__(
@@ -190,18 +259,15 @@ class HttpProtocol(HttpToolsProtocol):
         if CONNECTIONS not in app_state:
             app_state[CONNECTIONS] = Connections()
         self.shared: Connections = app_state[CONNECTIONS]
-        # What is left for the next head or trailers; None while a response is detached.
-        self._limit = self._new_limit()
+        self.state = _IDLE
         self.url = b""  # uvicorn sets it when the first request begins
-        self._in_head = True  # whether a head is expected, or has arrived in part
+        # What is left for the next head or trailers; None while a response is detached,
+        # when there may be very many of these objects.
+        self._limit = self._new_limit()
         self._head_timer: asyncio.TimerHandle | None = None  # aborts if the next head takes too long
-        self._ends = False  # whether the connection ends with the response in progress
         self._left_to_drop = sys.maxsize  # bytes that may still be dropped
-        self._half_closed = False  # whether the client has closed its half of the connection
-        self._is_stream = False  # whether the response in progress is an event stream
-        self._answering: RequestResponseCycle | None = None  # in progress; `cycle` is the last received
-        self._detached: Owner | None = None  # the owner of the response in progress, if it is detached
-        self._keep_alive = True  # whether another request may follow a detached response
+        self._answering: Cycle | None = None  # in progress; `cycle` is the last received
+        self._owner: Owner | None = None  # of the response in progress, if it is detached
 
     # -- for the application
 
@@ -211,9 +277,10 @@ class HttpProtocol(HttpToolsProtocol):
         From now on, the connection ends if the client closes its half, because that is
         all that a browser does if its user leaves the page.
         """
-        self._is_stream = True
-        if self._half_closed:
+        if self.state is State.HALF_CLOSED:
             self.transport.close()
+        elif self._answering is not None:  # the connection is not lost
+            self._answering.is_stream = True
 
     def may_detach(self, cycle: object) -> bool:
         """Return whether the connection is busy with nothing but `cycle`.
@@ -221,7 +288,7 @@ class HttpProtocol(HttpToolsProtocol):
         False if there is another request, even an incomplete one, or if the body of
         this one is incomplete.  `cycle` is uvicorn's object for a response.
         """
-        return self.cycle is cycle and not cycle.more_body and not self._in_head
+        return self.state is _ANSWERING and self.cycle is cycle and not cycle.more_body and not self._limit.is_in_head
 
     def detach(self, cycle: Cycle, owner: Owner) -> bool:
         """Hand the response of `cycle`, which holds its head, to an owner.
@@ -235,19 +302,20 @@ class HttpProtocol(HttpToolsProtocol):
         while the stream goes on.  Or the client has closed its half, as a browser does
         if its user leaves the page.
         """
-        if not self.may_detach(cycle):
-            cycle.disconnected = True
-            self.transport.abort()
-        elif self._half_closed:
+        if self.state is State.HALF_CLOSED:
             cycle.disconnected = True
             self.transport.write(cycle.held)
             self.transport.close()
+        elif not self.may_detach(cycle):
+            cycle.disconnected = True
+            self.transport.abort()
         if cycle.disconnected:
             return False
+        self._to(State.DETACHED if cycle.keep_alive else State.DETACHED_LAST)
         # So that uvicorn does not complain, or end the response, if the application
         # returns.
         cycle.response_complete = True
-        self._detached, self._keep_alive = owner, cycle.keep_alive
+        self._owner = owner
         self.cycle = self.scope = self.headers = self._answering = self._limit = None  # type: ignore[assignment]
         # A long body may have paused reading, and a pause hides a disconnect.
         self.flow.resume_reading()
@@ -259,12 +327,11 @@ class HttpProtocol(HttpToolsProtocol):
 
         Waits for the next request if the connection is kept alive, or else closes it.
         """
-        self._detached, self._limit = None, self._new_limit()
+        self._owner, self._limit = None, self._new_limit()
         self.transport.set_write_buffer_limits()
-        if self._keep_alive:
-            self.on_response_complete()
-        else:
+        if self.state is State.DETACHED_LAST:
             self.transport.close()
+        self.on_response_complete()
 
     # -- for the event loop
 
@@ -282,17 +349,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of requests, within the limits; refuse what breaks a rule."""
-        # 1. During a detached response, only empty lines are allowed.
-        if self._detached is not None:
-            if data.strip(b"\r\n"):
-                self._keep_alive = False  # the next bytes may be the middle of a request
-                self._detached.sent_more()
+        if self.state not in _READS:
+            self._read_nothing(data)
             return
-        # 2. A connection that ends drops everything.
-        if self._ends:
-            self._drop(data)
-            return
-        # 3. Parse, within the limits.
         limit = self._limit
         data = limit.escaped(data)
         try:
@@ -312,16 +371,17 @@ class HttpProtocol(HttpToolsProtocol):
                     continue
                 limit.count(part, target=len(self.url))
                 data = data[len(part) :]
-            if self._in_head and self._head_timer is None:
+            if limit.is_in_head and self._head_timer is None:
                 self._await_head()
         except RequestError as error:
             self._refuse(error)
         except httptools.HttpParserUpgrade:
             if self._should_upgrade():
+                self._to(State.CLOSED)
                 self.shared.discard(self)
                 self.handle_websocket_upgrade()
             else:  # a CONNECT
-                self._ends = True
+                self._to(State.ANSWERING_LAST)
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, RequestError):
@@ -337,24 +397,25 @@ class HttpProtocol(HttpToolsProtocol):
         It does if a complete request is in progress, unless its response is an event
         stream or the connection uses TLS.
         """
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body or self._in_head:
+        answering = self._answering
+        if answering is None or self.cycle.more_body or (self.state is _ANSWERING and self._limit.is_in_head):
             return False
-        if self._is_stream or self.scheme == "https":  # TLS has no half-closed state
+        if answering.is_stream or self.scheme == "https":  # TLS has no half-closed state
             return False
-        self._ends = self._half_closed = True
+        self._to(State.HALF_CLOSED)
         return True
 
     def resume_writing(self) -> None:
         """Go on with what waits for room; a detached response has an empty buffer."""
-        if self._detached is not None:
-            self._detached.drained()
+        if self._owner is not None:
+            self._owner.drained()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the request in progress, or the owner of a detached response."""
-        detached, self._detached = self._detached, None
-        self._forget_head()
+        owner, self._owner = self._owner, None
+        self._to(State.CLOSED)
+        self._stop_head_timer()
         super().connection_lost(exc)
         # uvicorn notifies only the last request.  The one in progress must know too,
         # because uvloop raises if it writes.
@@ -366,8 +427,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         self.cycle = self._answering = None  # type: ignore[assignment]
         self.shared.discard(self)
-        if detached is not None:
-            detached.lost(exc)
+        if owner is not None:
+            owner.lost(exc)
 
     # -- for the parser
 
@@ -377,7 +438,6 @@ class HttpProtocol(HttpToolsProtocol):
         self._limit.begin_message()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
-        self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header field or trailer.
@@ -397,7 +457,7 @@ class HttpProtocol(HttpToolsProtocol):
         class of a cycle.  Raises `TargetTooLong` or `InvalidRequest`.
         """
         parser, scope = self.parser, self.scope
-        self._forget_head()
+        self._stop_head_timer()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         self.shared.waiting.pop(self, None)
@@ -421,11 +481,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     def begin_request(self) -> None:
         """Start the request's task, or queue it behind the request in progress."""
-        app, before = self.app, self.cycle
+        app = self.app
         self.cycle = cycle = self.new_cycle()
         if self.limit_concurrency is not None and self.limit_concurrency <= max(len(self.connections), len(self.tasks)):
             app = service_unavailable
-        if before is None or before.response_complete:
+        if self.state is _IDLE:
+            self._to(_ANSWERING)
             self._answering = cycle
             self._start_asgi_task(cycle, app)
         else:
@@ -469,29 +530,54 @@ class HttpProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """End the connection: at once if it is idle, otherwise after the response."""
-        if self._detached is None:
+        if self._owner is None:
             super().shutdown()
-        else:
-            self._keep_alive = False  # the owner ends the response
+        elif self.state is State.DETACHED:
+            self._to(State.DETACHED_LAST)  # the owner ends the response
 
     def on_response_complete(self) -> None:
         """Go on with the next request, wait for one, or end the connection."""
         self.server_state.total_requests += 1
-        self._is_stream, self._answering = False, None
+        self._answering = None
         if self.transport.is_closing():
+            self._to(State.LINGERING)
             if self.transport.get_write_buffer_size():
                 self._wait(self.timeout_keep_alive)
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._answering, app = self.pipeline.pop()
-            self._start_asgi_task(self._answering, app)
-        elif self._ends or (self.cycle is not None and self.cycle.more_body):
+            cycle, app = self.pipeline.pop()
+            self._answering = cast("Cycle", cycle)
+            self._start_asgi_task(cycle, app)
+        elif self.state in (State.ANSWERING_LAST, State.HALF_CLOSED) or (
+            self.cycle is not None and self.cycle.more_body
+        ):
             self._end()
         else:
+            if self.state is not _IDLE:
+                self._to(_IDLE)
             self._wait(self.timeout_keep_alive)
 
     # -- private
+
+    def _to(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
+
+    def _read_nothing(self, data: bytes) -> None:
+        """Take bytes that belong to no request."""
+        # 1. During a detached response, only empty lines are allowed.
+        if self._owner is not None:
+            if data.strip(b"\r\n"):
+                if self.state is State.DETACHED:  # the next bytes may be the middle of a request
+                    self._to(State.DETACHED_LAST)
+                self._owner.sent_more()
+            return
+        # 2. After the last request, everything is dropped; not too much after the last
+        #    answer.
+        self._left_to_drop -= len(data)
+        if self._left_to_drop < 0:
+            self.transport.abort()
 
     def _new_limit(self) -> HeadLimit:
         return HeadLimit(max_head=self.shared.max_head, max_fields=self.shared.max_header_fields)
@@ -500,9 +586,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Start the timer of the next head."""
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)
 
-    def _forget_head(self) -> None:
-        """Expect no head any more, and stop its timer."""
-        self._in_head = False
+    def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -554,14 +638,13 @@ class HttpProtocol(HttpToolsProtocol):
            the connection is aborted.
         3. Otherwise the answer is a problem document.
         """
-        cycle = self.cycle
-        in_progress = cycle is not None and not cycle.response_complete
+        cycle, in_progress = self.cycle, self.state is _ANSWERING
         address = self.client[0] if self.client else ""
         log.info("request refused", status=error.status, reason=str(error), address=address)
         self.shared.refused(error.kind())
-        self._forget_head()
+        self._stop_head_timer()
         if in_progress and not cycle.more_body:
-            self._ends = True
+            self._to(State.ANSWERING_LAST)
         elif in_progress and (cycle.response_started or self.pipeline):
             self.transport.abort()
         else:
@@ -588,18 +671,13 @@ class HttpProtocol(HttpToolsProtocol):
 
         Until then, the client can read the response.
         """
-        self._ends, self._left_to_drop = True, LINGER_BYTES
-        if self._half_closed or not self.transport.can_write_eof():
+        if self.state is State.HALF_CLOSED or not self.transport.can_write_eof():
             self.transport.close()
         else:
             self.transport.write_eof()
+        self._to(State.LINGERING)
+        self._left_to_drop = LINGER_BYTES
         self._wait(LINGER_SECONDS)
-
-    def _drop(self, data: bytes) -> None:
-        """Drop received bytes; after the last answer, at most LINGER_BYTES."""
-        self._left_to_drop -= len(data)
-        if self._left_to_drop < 0:
-            self.transport.abort()
 
 
 class AttachedProtocol(HttpProtocol):

@@ -22,7 +22,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from hub.server.begun import Begun
-from hub.server.http1 import CLOSE, HttpProtocol, lines_of
+from hub.server.http1 import CLOSE, HttpProtocol, State, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hub.server.http1 import Cycle
     from hub.server.open_connections import Publisher, Response
 
+_IDLE, _ANSWERING = State.IDLE, State.ANSWERING
 _FORWARDED: Final = frozenset([b"x-forwarded-for", b"x-forwarded-proto"])
 """Header fields that uvicorn's reader of them takes."""
 _FOR_ASGI: Final = frozenset([b"expect", b"origin", b"transfer-encoding", b"upgrade"])
@@ -96,8 +97,7 @@ class HubProtocol(HttpProtocol):
             and self.scope["method"] == "POST"
             and self.scope["http_version"] == "1.1"
             and self.parser.should_keep_alive()
-            and not self._ends
-            and (self.cycle is None or self.cycle.response_complete)
+            and self.state is _IDLE
             and _FOR_ASGI.isdisjoint([name for name, _ in self.headers])
         )
 
@@ -134,7 +134,7 @@ class HubProtocol(HttpProtocol):
     def _go_through_asgi(self) -> None:
         """Begin a request that is not plain, because the rest of it comes later."""
         body, self._body = self._body, None
-        if not self._ends:  # it was not refused
+        if self.state is _IDLE:  # it was not refused
             super().begin_request()
             if body:
                 super().on_body(body)
@@ -174,6 +174,7 @@ class HubProtocol(HttpProtocol):
         if begun.has_ended and not self.flow.write_paused:
             self._respond(begun.result, closes=False)
             return
+        self._to(_ANSWERING)
         self.cycle = self._answering = cycle = self.new_cycle()
         cycle.more_body = False
         self._go_on(self._respond_later(begun, cycle), context)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from hub.http.response import connection_of
-from hub.server.http1 import HttpProtocol
+from hub.server.http1 import HttpProtocol, State
 from hub.server.open_connections import Connections
 from tests.hub.world import SETTINGS, Wire
 
@@ -121,8 +121,9 @@ class _Protocol(HttpProtocol):
         self.transport: Any = wire
         self.flow = FlowControl(cast("Any", wire))
         self.cycle: Any = wire
-        self._in_head, self._half_closed, self._detached = False, False, None
+        self.state, self._owner, self._answering = State.ANSWERING, None, None
         self.shared = Connections()
+        self._limit = self._new_limit()
         self.waiting: list[bytes] = []
         self._wire = wire
 
@@ -139,11 +140,11 @@ class _Protocol(HttpProtocol):
         asyncio.get_running_loop().call_soon(self._report_loss)
 
     def _report_loss(self) -> None:
-        detached, self._detached = self._detached, None
+        owner, self._owner = self._owner, None
         self._wire.disconnected = True
         self.flow.resume_writing()
-        if detached is not None:
-            detached.lost(ConnectionResetError())
+        if owner is not None:
+            owner.lost(ConnectionResetError())
         self._wire.over.set()
 
     def on_response_complete(self) -> None:

@@ -310,7 +310,7 @@ async def test_a_client_that_sends_data_before_its_stream_begins_is_disconnected
         assert type(connections(hub)[0]) is UvicornConnection
         writer.write(more)
         protocol = connections(hub)[0]._protocol
-        await until(lambda: protocol.pipeline or protocol._in_head)
+        await until(lambda: protocol.pipeline or protocol._limit.is_in_head)
         go.set()
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(reader.read(), HANG)

@@ -16,7 +16,7 @@ from hub import Settings, Update, create_app
 from hub.delivery.endings import Ending
 from hub.development import DEVELOPMENT_TOKEN
 from hub.server import http1, open_connections
-from hub.server.http1 import AttachedProtocol, HttpProtocol
+from hub.server.http1 import AttachedProtocol, HttpProtocol, State
 from hub.server.open_connections import CONNECTIONS, OTHER_FILES, Connections
 from tests.hub.serving import sent, served
 from tests.waiting import HANG, until
@@ -144,7 +144,7 @@ async def test_an_endless_head_is_refused_at_the_bound(name: str, http: Any, mad
                 with contextlib.suppress(ConnectionError):
                     writer.write(part)
                     await writer.drain()
-                if protocol._ends:
+                if protocol.state is State.LINGERING:
                     with contextlib.suppress(OSError):
                         writer.write_eof()
                     break
@@ -515,7 +515,7 @@ async def test_bytes_after_a_refused_request_do_not_cost_the_answer_to_the_one_b
     async with served(app, http=HttpProtocol, lifespan="off") as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + refused)
-        await until(lambda: made and made[0]._ends)
+        await until(lambda: made and made[0].state is State.ANSWERING_LAST)
         protocol, count = made[0], http1.LINGER_BYTES // 2**16 + 10
         before = protocol._left_to_drop
         for _ in range(count):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
@@ -19,6 +19,7 @@ from hub.development import DEVELOPMENT_TOKEN
 from hub.server.http1 import HttpProtocol
 from hub.server.open_connections import CONNECTIONS, Connections
 from hub.server.plain import HubProtocol
+from tests.hub.server.transports import Transport
 from tests.waiting import until
 from tests.wire import PATH
 
@@ -31,47 +32,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 KINDS = pytest.mark.parametrize("http", [HttpProtocol, HubProtocol], ids=["ASGI", "plain"])
-
-
-class Transport(asyncio.Transport):
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.is_over = False
-        self.protocol: Any = None
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
-
-    def get_protocol(self) -> Any:
-        return self.protocol
-
-    def is_closing(self) -> bool:
-        return self.is_over
-
-    def close(self) -> None:
-        self.is_over = True
-
-    abort = write_eof = close
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        pass
-
-    resume_reading = pause_reading
 
 
 class Place:

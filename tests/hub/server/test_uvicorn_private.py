@@ -86,12 +86,16 @@ async def test_uvicorns_protocol_has_the_private_names_that_the_hub_uses() -> No
     ] == []
     made.on_message_begin()
     assert [name for name in sorted(used) if not hasattr(made, name)] == []
-    assert {"_detached", "_answering"}.isdisjoint(vars(made))
+    assert {"_owner", "_answering", "state"}.isdisjoint(vars(made))
 
 
 async def test_uvicorns_cycle_has_the_private_names_that_the_hub_uses() -> None:
     made = cycle(protocol())
-    used = (attributes("cycle", "self._cycle", "self._answering") | of_self(Cycle)) - {"holds_head", "held"}
+    used = (attributes("cycle", "self._cycle", "self._answering") | of_self(Cycle)) - {
+        "holds_head",
+        "held",
+        "is_stream",
+    }
     assert {"disconnected", "transport", "keep_alive", "response_complete", "more_body"} < used
     assert [name for name in sorted(used) if not hasattr(made, name)] == []
 
