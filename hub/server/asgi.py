@@ -8,6 +8,10 @@ no room.  At most one suspended write is kept, and the request's task finishes i
                   send() suspends    -> False   drain(), in the task, finishes it
     finish()      the task awaits the last send(), for at most END_SECONDS
 
+Meanwhile the request's task waits for a bell, which rings if there is work, or if the
+response is over.  A second task waits for the client to disconnect, because only
+`receive` reports that.
+
 `send` is not the server's own if the application around the hub has middleware.  It may
 then need a task, as `asyncio.timeout` and the streams of anyio do, may raise, and may
 be slow.  So a write by hand runs as the request's task and in its context.
@@ -87,17 +91,18 @@ class AsgiConnection:
     """The connection of one request on any ASGI server; see `stream.Connection`."""
 
     __slots__ = (
+        "_bell",
         "_has_end",
         "_is_dropped",
         "_is_lost",
         "_is_over",
-        "_is_woken",
         "_link",
         "_pending",
         "_receive",
         "_run",
         "_send",
         "_task",
+        "_timeout",
         "_work",
     )
 
@@ -111,7 +116,8 @@ class AsgiConnection:
         # A suspended write, and the future that it waits for.
         self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
         self._work: Work | None = None  # what the task runs next
-        self._is_woken = False  # whether this connection has cancelled the task to wake it
+        self._bell: asyncio.Future[None] | None = None  # what the task waits for, if it has nothing to do
+        self._timeout: asyncio.Timeout | None = None  # interrupts what the task does when it expires
         self._is_dropped = False  # whether the last write came too late and was not sent
         self._is_lost = False  # whether `send` has raised that the client disconnected
         self._is_over = False  # whether `serve` should return
@@ -128,24 +134,22 @@ class AsgiConnection:
         assert task is not None
         begun = False
         try:
-            suspended = self._step(head())
-            if suspended is not None:
-                if not wait:
-                    suspended[0].close()
-                    self._link.abort()
-                    return False
-                await self._rest_of(suspended)
+            async with asyncio.timeout(None) as self._timeout:
+                suspended = self._step(head())
+                if suspended is not None:
+                    if not wait:
+                        suspended[0].close()
+                        self._link.abort()
+                        return False
+                    await self._rest_of(suspended)
             # Middleware may set variables with the head, and reset them with the end.
             self._run = copy_context().run
             self._link.begin_stream()
             begun = True
-        except OSError:  # newer servers raise it if the client has disconnected
+        except OSError:  # `abort`, or a newer server whose client has disconnected
             pass
-        except asyncio.CancelledError:
-            # Either `abort` has woken the task, or the server cancels it.
-            if not self._is_woken or task.uncancel() > 0:
-                raise
         finally:
+            self._timeout = None
             if not begun:
                 self._task = None
         return begun
@@ -193,9 +197,9 @@ class AsgiConnection:
         return self._is_lost or self._link.is_closing()
 
     def start(self, work: Work) -> None:
-        """Wake the request's task, which then runs `work`."""
+        """Let the request's task run `work`."""
         self._work = work
-        self._wake()
+        self._ring()
 
     def finish(self) -> bool:
         """Let `serve` write the end of the response when the stream stops.
@@ -206,48 +210,65 @@ class AsgiConnection:
         return self._has_end
 
     def abort(self) -> None:
-        """Close the connection at once, and wake the request's task.
+        """Close the connection at once, and interrupt what the request's task does.
 
         Does nothing before `begin`.
         """
         if self._task is not None:
             self._link.abort()
-            self._wake()
+            self._interrupt()
 
     def stop(self) -> None:
-        """Make `serve` return, and cancel the work that it runs."""
+        """Make `serve` return, and interrupt the work that it runs."""
         self._is_over = True
-        self._wake()
+        self._ring()
+        self._interrupt()
 
     async def serve(self) -> bool:
-        """Run work and wait for a disconnect, until the response is over.
+        """Run work until the response is over, or the client disconnects.
 
         Returns True: the response never outlives the request's task.  Raises what
-        `send` raises at the end.
+        `receive` raises, and what `send` raises at the end.
         """
-        task = self._task
-        assert task is not None
+        watcher = asyncio.create_task(self._watch())
         try:
             while not self._is_over:
-                try:
-                    work, self._work = self._work, None
-                    if work is not None:
-                        await work()
-                    elif (await self._receive())["type"] == "http.disconnect":
-                        return True
-                except asyncio.CancelledError:
-                    # Either this connection has woken the task, or the server cancels
-                    # it.  If both have, one cancellation is left after uncancel().
-                    if not self._is_woken or task.uncancel() > 0:
-                        raise
-                    self._is_woken = False
-            if self._has_end:
+                work, self._work = self._work, None
+                if work is not None:
+                    await self._do(work)
+                else:
+                    self._bell = asyncio.get_running_loop().create_future()
+                    await self._bell
+            if watcher.done():
+                watcher.result()
+            elif self._has_end:
                 await self._write_end()
             return True
         finally:
+            watcher.cancel()
             self._task = None
             if self._pending is not None:
                 self._pending[0].close()
+
+    async def _watch(self) -> None:
+        """Wait until the client disconnects: the response is then over."""
+        try:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            self.stop()
+
+    async def _do(self, work: Work) -> None:
+        """Run work, unless it is interrupted."""
+        try:
+            async with asyncio.timeout(None) as timeout:
+                self._timeout = timeout
+                await work()
+        except TimeoutError:
+            if not timeout.expired():
+                raise  # it is not ours
+        finally:
+            self._timeout = None
 
     async def _write_end(self) -> None:
         """Write the end of the response, or cut it if that takes too long."""
@@ -257,14 +278,19 @@ class AsgiConnection:
         except OSError:  # of which TimeoutError is one
             self._link.abort()
 
-    def _wake(self) -> None:
-        """Wake the request's task, by a cancellation that it catches.
+    def _ring(self) -> None:
+        """Wake the request's task, if it waits for something to do."""
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
 
-        Does nothing if the task is awake: if it is woken already, or calls this itself.
+    def _interrupt(self) -> None:
+        """Interrupt the head or the work that the request's task waits for.
+
+        Does nothing if that task calls this itself.
         """
-        if not self._is_woken and self._task is not None and self._task is not asyncio.current_task():
-            self._is_woken = True
-            self._task.cancel()
+        timeout = self._timeout
+        if timeout is not None and not timeout.expired() and self._task is not asyncio.current_task():
+            timeout.reschedule(asyncio.get_running_loop().time())
 
     def _was_dropped(self) -> bool:
         """Note whether the last write was dropped; return `is_closing()`.
