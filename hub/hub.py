@@ -47,7 +47,6 @@ from hub.node.shares import Shares
 from hub.node.shutdown import Shutdown
 from hub.protocol.topics import WILDCARD
 from hub.protocol.updates import check_fields, check_topic
-from hub.server.begun import in_task
 from hub.turns import FairTurns, TimeSlices
 from skipfilter import PatternError
 from skipfilter.text import shown
@@ -92,7 +91,6 @@ class Hub:
         random = random or Random()  # noqa: S311
         self.settings = settings
         self.history = history
-        self._needs_task: bool = getattr(history, "needs_task", True)  # a program's own may not say it
         self.wall_clock = wall_clock
         self._clock = clock
         self._has_begun = False  # whether `running` was ever entered
@@ -168,7 +166,6 @@ class Hub:
 
     async def append(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Publish updates that are checked; see `publish`."""
-        await self._in_task()
         publisher = "" if grant is None else grant.publisher
         began = self._clock()
         self._log_lines.trace(updates)
@@ -330,7 +327,6 @@ class Hub:
         Raises `HistoryUnavailable`.
         """
         self._require_ready()
-        await self._in_task()
         return await find_start(
             self.history,
             last_event_id,
@@ -338,11 +334,6 @@ class Hub:
             replay_unknown=self.settings.replay_unknown,
             live=lambda: self.delivery.position,
         )
-
-    async def _in_task(self) -> None:
-        """Go on in a task if the history needs one."""
-        if self._needs_task:
-            await in_task()
 
     def _require_ready(self) -> None:
         """Raise `HistoryUnavailable` unless the end of the history is known."""

@@ -201,9 +201,9 @@ class History(Protocol):
     or not at all, and the caller cannot know which.
     """
 
-    needs_task: bool
-    """Whether `append` needs a current task, as `asyncio.timeout` does.  If not, most
-    requests to publish need none."""
+    has_time_limits: bool
+    """Whether a call may end because it takes too long, as it does if the history is in
+    another process."""
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
         """Append `updates` in order, as published or as presence updates.

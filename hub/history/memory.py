@@ -41,7 +41,7 @@ class MemoryHistory:
     Nothing survives the end of the process.  `clock` returns seconds since 1970.
     """
 
-    needs_task = False
+    has_time_limits = False
 
     def __init__(self, retention: Retention, *, clock: Callable[[], float] | None = None) -> None:
         self._retention = retention

@@ -36,7 +36,6 @@ from hub.metrics.recorder import Recorder
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import selectors_of, take_tokens
 from hub.protocol.updates import Update, require_updates
-from hub.server.begun import Begun
 from hub.server.http1 import lines_of
 from hub.server.open_connections import CONNECTIONS, Connections
 from hub.settings.sources import Sources
@@ -415,7 +414,10 @@ class PlainPublisher:
         self, app: HubApplication, publish: Callable[[Request], Awaitable[Response]], cors: Cors | None
     ) -> None:
         self.target = app.hub.settings.path.encode("utf-8")
-        self.fields = _common_fields(cors)
+        fields = [*_SECURITY_HEADERS, *([] if cors is None else [(b"vary", b"Origin")])]
+        self.fields = lines_of(fields)  # those of a response to a request without an Origin
+        # A history with time limits needs a task; a program's own may not say it.
+        self.needs_task: bool = getattr(app.hub.history, "has_time_limits", True)
         self._app = app
         self._publish = publish
 
@@ -439,19 +441,6 @@ class PlainPublisher:
         except Exception:
             hub.observer.refused("internal_server_error")
             raise
-
-
-def _common_fields(cors: Cors | None) -> bytes:
-    """Return the fields of each response to a request without an Origin, as lines."""
-    fields: list[tuple[bytes, bytes]] = []
-
-    async def send(message: Message) -> None:
-        fields.extend(message["headers"])
-
-    start = {"type": "http.response.start", "status": 200, "headers": []}
-    add_cors = cors and partial(cors.send, request_headers=Headers(raw=[]))
-    Begun(_send_with_headers(send, add_cors, start))
-    return lines_of(fields)
 
 
 def create_app(

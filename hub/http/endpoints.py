@@ -386,9 +386,6 @@ class Endpoints:
         """
         if isinstance(request, PlainRequest):
             return await request.body(limit)  # it waits for nothing
-        body = Begun(request.body(limit))
-        if body.has_ended:  # it has arrived with the head
-            return body.result or _no_body(request)
         most = self._hub.settings.body_timeout
         async with self._hub.shutdown.until_closing(min(most, BODY_GRACE)) as allow:
 
@@ -399,7 +396,7 @@ class Endpoints:
             request.progress = extend
             extend()
             try:
-                return await body or _no_body(request)
+                return await request.body(limit) or _no_body(request)
             finally:
                 request.progress = None
 

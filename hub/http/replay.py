@@ -48,7 +48,6 @@ from hub.http import problems
 from hub.http.request import Request
 from hub.http.response import SERVER_SEND, STREAM_FIELDS
 from hub.protocol import events
-from hub.server.begun import in_task
 from hub.server.connection import UvicornLink, link_of
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ class ReplayResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, or a refusal if its patterns are too similar to others."""
-        await in_task()
         try:
             await self.replay.run(self._respond, scope, receive, send)
         except RequestError as error:

@@ -25,8 +25,6 @@ from asyncio.tasks import _enter_task, _leave_task
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from hub.server.begun import in_task
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
@@ -129,7 +127,6 @@ class AsgiConnection:
         Returns False if the client has disconnected, if `abort` was called meanwhile,
         or if there is no room and `wait` is false.
         """
-        await in_task()
         task = self._task = asyncio.current_task()
         assert task is not None
         begun = False

@@ -7,13 +7,15 @@
     else:
         await begun               in a task: runs the rest
 
-A task costs time, and begins only in the next turn of the event loop.  Code that needs
-a current task, as `asyncio.timeout` does, must await `in_task()` before.
+A task costs time, and begins only in the next turn of the event loop.  The first part
+has no current task, which `asyncio.timeout` needs, for example.
+
+The standard library has eager tasks for this from Python 3.12 on; the hub also runs on
+3.11.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -59,9 +61,3 @@ class Begun(Generic[T]):
             else:
                 self._step(self._coroutine.send, value)
         return self.result
-
-
-async def in_task() -> None:
-    """Go on in a task: if there is none yet, let `Begun` return to its caller."""
-    if asyncio.current_task() is None:
-        await asyncio.sleep(0)

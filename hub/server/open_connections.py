@@ -68,6 +68,9 @@ class Publisher(Protocol):
     """The request target of the hub, without a query."""
     fields: bytes
     """The header fields that each response has beside its own, as lines."""
+    needs_task: bool
+    """Whether an answer needs a current task, as `asyncio.timeout` does.  If not, most
+    requests need none."""
 
     def is_whole(self, app: object) -> bool:
         """Return whether a server's application is the hub's own, so that nothing

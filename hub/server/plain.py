@@ -1,12 +1,13 @@
 """HubProtocol: the protocol of `skipfilter serve`, which answers plain requests itself.
 
     a request ─┬─► plain: the hub's application publishes it ─► one write
-               ├─► for a stream: ASGI, at once
+               ├─► for a stream that can be detached: ASGI, at once
                └─► any other: ASGI, in a task
 
 A plain request publishes, has arrived whole in one piece, and needs nothing of ASGI.
 The rules are the same functions that a request through ASGI reaches.  A task is made
-only if a request has to wait, as for a history in a file.
+only if a request has to wait, as for a history in a file, or if the publisher needs
+one.
 
 Belongs here: what makes a request plain, and how the answer is written.  Does not
 belong here: any rule of the hub.
@@ -25,7 +26,7 @@ from hub.server.begun import Begun
 from hub.server.http1 import CLOSE, HttpProtocol, State, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Coroutine
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -79,7 +80,10 @@ class HubProtocol(HttpProtocol):
             self._go_through_asgi()
         elif self._begins is not None:
             cycle, self._begins = self._begins, None
-            self._begin_stream(cycle)
+            if self.may_detach(cycle) and not self.transport.is_closing():
+                self._begin_stream(cycle)
+            else:
+                super()._start_asgi_task(cycle, self.app)
 
     def begin_request(self) -> None:
         """Begin a request; one that may be plain waits for its body."""
@@ -104,7 +108,8 @@ class HubProtocol(HttpProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start the task of a request; one for a stream may begin without a task.
 
-        It begins when all that has arrived is parsed.
+        It begins when all that has arrived is parsed: its response can be detached if
+        there is nothing else.
         """
         if self._is_first and self._is_for_stream():  # so `url` and `scope` are those of this request
             self._begins = cycle
@@ -112,8 +117,15 @@ class HubProtocol(HttpProtocol):
             super()._start_asgi_task(cycle, app)
 
     def _is_for_stream(self) -> bool:
+        """Return whether the request is for a stream that does not end by itself."""
         assert self._publisher is not None
-        return self.scope["method"] == "GET" and self.url.partition(b"?")[0] == self._publisher.target
+        return (
+            not self._publisher.needs_task
+            and self.url.partition(b"?")[0] == self._publisher.target
+            and self.scope["method"] == "GET"
+            and self.scope["http_version"] == "1.1"
+            and not any(name == b"prefer" for name, _ in self.headers)
+        )
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -148,11 +160,11 @@ class HubProtocol(HttpProtocol):
             app = app.app
         begun: Begun[None] = context.run(Begun, cycle.run_asgi(app))
         if not begun.has_ended:
-            self._go_on(begun, context)
+            self._go_on(_rest(begun), context)
 
-    def _go_on(self, begun: Awaitable[None], context: contextvars.Context) -> None:
+    def _go_on(self, rest: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
         """Run the rest of a request in a task."""
-        task = self.loop.create_task(_rest(begun), context=context)
+        task = self.loop.create_task(rest, context=context)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -166,24 +178,27 @@ class HubProtocol(HttpProtocol):
         context, scope = contextvars.copy_context(), self.scope
         if type(self.app) is ProxyHeadersMiddleware and self._is_forwarded(scope):
             Begun(_Forwarded(self.app)(scope, _never, _never))
-        try:
-            begun = context.run(Begun, self._publisher.answer(scope, body))
-        except (Exception, asyncio.CancelledError) as error:
-            self._respond(context.run(self._failure, error), closes=True)
-            return
-        if begun.has_ended and not self.flow.write_paused:
-            self._respond(begun.result, closes=False)
-            return
+        coroutine = self._publisher.answer(scope, body)
+        answer: Awaitable[Response] = coroutine
+        if not self._publisher.needs_task:
+            try:
+                answer = begun = context.run(Begun, coroutine)
+            except (Exception, asyncio.CancelledError) as error:
+                self._respond(context.run(self._failure, error), closes=True)
+                return
+            if begun.has_ended and not self.flow.write_paused:
+                self._respond(begun.result, closes=False)
+                return
         self._to(_ANSWERING)
         self.cycle = self._answering = cycle = self.new_cycle()
         cycle.more_body = False
-        self._go_on(self._respond_later(begun, cycle), context)
+        self._go_on(self._respond_later(answer, cycle), context)
 
-    async def _respond_later(self, begun: Begun[Response], cycle: Cycle) -> None:
+    async def _respond_later(self, answer: Awaitable[Response], cycle: Cycle) -> None:
         """Wait for the answer to a plain request, and send it."""
         failed = False
         try:
-            response = await begun
+            response = await answer
         except (Exception, asyncio.CancelledError) as error:
             response, failed = self._failure(error), True
         if not cycle.disconnected:

@@ -99,7 +99,7 @@ class RedisHistory:
     nodes of a hub need the same `name`, with which all keys begin.
     """
 
-    needs_task = True
+    has_time_limits = True
 
     def __init__(
         self,

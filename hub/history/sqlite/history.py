@@ -50,7 +50,7 @@ class SqliteHistory:
     The first use raises ConfigurationError if the file can never be opened.
     """
 
-    needs_task = False
+    has_time_limits = False
 
     def __init__(
         self,

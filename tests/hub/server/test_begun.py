@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hub.server.begun import Begun, in_task
+from hub.server.begun import Begun
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.anyio
@@ -135,25 +135,6 @@ async def test_work_whose_task_never_ends_is_closed() -> None:
     rest.close()
     gc.collect()
     assert closed == [True]
-
-
-async def test_in_task_leaves_a_task_as_it_is() -> None:
-    turns: list[str] = []
-    asyncio.get_running_loop().call_soon(turns.append, "a turn of the event loop")
-    await in_task()
-    assert not turns
-
-
-async def test_in_task_waits_for_a_task() -> None:
-    async def work() -> bool:
-        await in_task()
-        return asyncio.current_task() is not None
-
-    begun: list[Begun[bool]] = []
-    asyncio.get_running_loop().call_soon(lambda: begun.append(Begun(work())))
-    await asyncio.sleep(0)
-    assert not begun[0].has_ended
-    assert await begun[0]
 
 
 async def _rest(begun: Begun[Any]) -> Any:
