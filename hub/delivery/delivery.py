@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from hub.delivery.endings import Ending
 from hub.delivery.follower import Follower
 from hub.delivery.heartbeats import Heartbeats
-from hub.delivery.reading import Reading
+from hub.delivery.reading import Notes, Reading
 from hub.errors import LimitExceeded
 from hub.history.base import EARLIEST
 
@@ -87,6 +87,7 @@ class Delivery:
         self.slices = slices
         self.first_bytes = first_bytes
         self._turns = turns  # of clients whose connections read the history
+        self._notes = Notes()  # of what they read
         self._live = live
         self._announcer = announcer
         self._follower = Follower(
@@ -220,7 +221,7 @@ class Delivery:
 
     def reading(self, seat: Seat, after: int) -> Reading:
         """Return a Reading of the dispatched entries after a position."""
-        return Reading(self._follower.read, self.audience, seat, after, self.slices, self._turns)
+        return Reading(self._follower.read, self.audience, seat, after, self.slices, self._turns, self._notes)
 
     # -- all connections
 

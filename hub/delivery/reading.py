@@ -14,6 +14,7 @@ belong here: any write, and the rule that says who wants an entry (`audience`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import ref
 
@@ -43,6 +44,32 @@ Alike: TypeAlias = "tuple[tuple[ref[TopicMatcher], ...], tuple[ref[TopicMatcher]
 """The matchers of a subscription, and those of its grant."""
 
 
+Wanted: TypeAlias = "tuple[list[Entry], int]"
+"""The entries of a page that a seat wants, and the bytes of their frames."""
+
+
+class Notes:
+    """What readers of one node want of a page, for others with the same subscriptions.
+
+    The notes of a page are kept as long as the page: see `hub.history.pages`.
+    """
+
+    def __init__(self) -> None:
+        # By the id of the page, because a page is a list, which has no hash.
+        self._by_page: dict[int, tuple[ref[Page], dict[Alike, Wanted]]] = {}
+
+    def of(self, page: Page) -> dict[Alike, Wanted]:
+        """Return what is noted of a page, to which the caller may add."""
+        kept = self._by_page.get(id(page))
+        if kept is None:
+            forget = partial(self._by_page.pop, id(page))
+            kept = self._by_page[id(page)] = ref(page, lambda _: forget()), {}
+        return kept[1]
+
+    def __len__(self) -> int:
+        return len(self._by_page)
+
+
 class Part(NamedTuple):
     """The wanted entries of one page."""
 
@@ -61,7 +88,8 @@ class Reading:
     """A walk of one seat of `audience` through the history, from `after` on.
 
     `read(after)` returns the page after a position, which is empty at the end.  With
-    `turns`, each client has turns of a page.
+    `turns`, each client has turns of a page.  `notes` are those of others who read the
+    same pages.
     """
 
     def __init__(
@@ -72,8 +100,10 @@ class Reading:
         after: int,
         slices: TimeSlices,
         turns: FairTurns | None = None,
+        notes: Notes | None = None,
     ) -> None:
         self._read = read
+        self._notes = Notes() if notes is None else notes
         self._audience = audience
         self._subscriber = subscriber = seat.subscriber
         # Many clients may have the same subscriptions: then they want the same.  This
@@ -110,20 +140,21 @@ class Reading:
         if not page:
             return None
         async with self._slices:
-            found = page.wanted.get(self._alike)
+            notes, alike = self._notes.of(page), self._alike
+            found = None if alike is None else notes.get(alike)
             if found is None:
                 found = await self._wanted(page)
-                if self._alike is not None:
-                    if len(page.wanted) >= MAX_NOTES:
-                        page.wanted.clear()
-                    page.wanted[self._alike] = found
+                if alike is not None:
+                    if len(notes) >= MAX_NOTES:
+                        notes.clear()
+                    notes[alike] = found
             elif self._slices.is_over():
                 await self._slices.pause()
         start = page[0].position - 1 if self._after == EARLIEST else self._after
         self._after = page[-1].position
         return Part(start, *found, self._after)
 
-    async def _wanted(self, page: Page) -> tuple[list[Entry], int]:
+    async def _wanted(self, page: Page) -> Wanted:
         """Return the entries of a page that the seat wants, and their bytes.
 
         Works in a slice of time, which the caller has begun.

@@ -43,7 +43,7 @@ import math
 import sys
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hub.errors import PositionExpired
 from hub.protocol import events
@@ -126,15 +126,13 @@ class Page(list[Entry]):
 
     `forgotten` is the position of the newest presence update that was forgotten when
     the page was read.  `full` is whether the page ends at a multiple of PAGE_ENTRIES,
-    so that all readers who read it later get the same entries.  In `wanted`, readers
-    may leave what they want of it, for others with the same subscriptions.
+    so that all readers who read it later get the same entries.
     """
 
     def __init__(self, entries: Iterable[Entry] = (), *, forgotten: int = 0, full: bool = False) -> None:
         super().__init__(entries)
         self.forgotten = forgotten
         self.full = full
-        self.wanted: dict[Any, tuple[list[Entry], int]] = {}
 
     def require_presence(self, after: float) -> None:
         """Raise PositionExpired if presence updates after a position are forgotten."""

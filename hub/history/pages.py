@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hub.history.base import History, Page
 
 NOTES_BYTES: Final = 2**16
-"""About what the notes of readers in `Page.wanted` may take, for each cached page."""
+"""About what readers may note of each cached page (`hub.delivery.reading.Notes`)."""
 CACHE_BYTES: Final = 16 * (base.PAGE_BYTES + NOTES_BYTES)
 """Approximate bytes of all cached pages, with their notes."""
 

@@ -11,7 +11,7 @@ import pytest
 from hub.auth.grant import CompiledGrant
 from hub.delivery import reading
 from hub.delivery.audience import Audience
-from hub.delivery.reading import Reading
+from hub.delivery.reading import Notes, Reading
 from hub.delivery.subscriber import Subscriber
 from hub.history.base import Entry, Page
 from hub.node.matchers import MatcherCompiler
@@ -32,6 +32,7 @@ class World:
     def __init__(self) -> None:
         self.audience = Audience(URL)
         self.compiler = MatcherCompiler(URL)
+        self.notes = Notes()
         self.page = Page(
             Entry(n, Update((topic,), private=private, id=f"{topic} {'private' if private else 'public'}"))
             for n, (topic, private) in enumerate([("a", False), ("a", True), ("b", False), ("b", True)], start=1)
@@ -47,7 +48,7 @@ class World:
         return self.page
 
     async def wanted(self, seat: Seat) -> list[str]:
-        part = await Reading(self.read, self.audience, seat, 0, TimeSlices()).next()
+        part = await Reading(self.read, self.audience, seat, 0, TimeSlices(), notes=self.notes).next()
         assert part is not None
         assert (part.start, part.end) == (0, 4)
         assert part.size == sum(len(entry.frame) for entry in part.wanted)
@@ -85,7 +86,7 @@ async def test_a_page_keeps_no_matcher_of_a_seat_that_has_left() -> None:
     world.audience.remove(seat)
     del seat
     assert [matcher() for matcher in matchers] == [None, None]
-    (key,) = world.page.wanted
+    (key,) = world.notes.of(world.page)
     assert key == tuple((one,) for one in matchers)  # weak references, and no ids, which others may get
     # Another matcher with the same text is not the one that has left.
     assert await world.wanted(world.seat("a", granted=("b",))) == ["a public"]
@@ -98,12 +99,22 @@ async def test_a_page_notes_the_answers_of_a_bounded_number_of_subscriptions(mon
     seats = [world.seat(topic) for topic in "abc"]
     for seat, notes in zip(seats, (1, 2, 1), strict=True):  # the third one takes the place of the others
         await world.wanted(seat)
-        assert len(world.page.wanted) == notes
+        assert len(world.notes.of(world.page)) == notes
     # One with many matchers has no note.
     many = [world.seat("a", "b", "c", granted=("a",)), world.seat("a", granted=("a", "b", "c"))]
     assert await world.wanted(many[0]) == ["a public", "a private", "b public"]
     assert await world.wanted(many[1]) == ["a public", "a private"]
-    assert len(world.page.wanted) == 1
+    assert len(world.notes.of(world.page)) == 1
+
+
+async def test_the_notes_of_a_page_are_kept_as_long_as_the_page() -> None:
+    world = World()
+    await world.wanted(world.seat("a"))
+    assert len(world.notes) == 1
+    world.page = Page(world.page)  # the first one is gone
+    assert len(world.notes) == 0
+    await world.wanted(world.seat("a"))
+    assert len(world.notes) == 1
 
 
 async def test_readers_that_share_answers_still_take_turns() -> None:
@@ -121,7 +132,7 @@ async def test_readers_that_share_answers_still_take_turns() -> None:
             await asyncio.sleep(0)
 
     seat, slices = world.seat("a"), TimeSlices(clock)
-    walk = Reading(world.read, world.audience, seat, 0, slices)
+    walk = Reading(world.read, world.audience, seat, 0, slices, notes=world.notes)
     other = asyncio.ensure_future(count())
     for _ in range(1_000):
         await walk.next()
