@@ -80,6 +80,6 @@ def measure(load: Load, rounds: int, *, tasks: bool = False) -> dict[str, Figure
     """
     servers = installed()
     if tasks:
-        servers["hub, one task per stream"] = partial(hub, "--no-park")
+        servers["hub, one task per stream"] = partial(hub, "--no-detach")
     variants = {variant: partial(once, server, load) for variant, server in servers.items()}
     return in_turn(variants, rounds=rounds, of="CPU µs a delivery", shown=SHOWN)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 QUESTION = "How long are the pauses of the garbage collector?"
 WORKLOAD = (
-    "Subscribers connect, with a task each or parked. Then 200 other clients a second come and go for five seconds, "
+    "Subscribers connect, with a task each or detached. Then 200 other clients a second come and go for five seconds, "
     "while two or ten updates a second go to all. Baseline: Python's defaults."
 )
 PLOT = Lines(x="subscribers", panel="streams")
@@ -37,8 +37,8 @@ ROUNDS = 3, 1
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Iterate over the cases: parked streams or tasks, and numbers of subscribers."""
-    for streams, flag in (("parked", "--park"), ("one task each", "--no-park")):
+    """Iterate over the cases: detached streams or tasks, and numbers of subscribers."""
+    for streams, flag in (("detached", "--detach"), ("one task each", "--no-detach")):
         for count in (1_000,) if quick else (1_000, 4_000, 12_000):
             yield Case(
                 f"{count:,} subscribers, {streams}",
@@ -50,7 +50,7 @@ def cases(quick: bool) -> Iterator[Case]:
 def measure(count: int, flag: str, rounds: int, *, quick: bool) -> dict[str, Figures]:
     """Measure the pauses with `count` subscribers.
 
-    `flag` is --park or --no-park of `skipfilter serve`.
+    `flag` is --detach or --no-detach of `skipfilter serve`.
     """
     load = Load(connections=count, rate=10 if count < 4_000 else 2, visitors=200, seconds=1 if quick else 5)
     variants = {"Python's defaults": "python", "the hub's settings": "ours"}

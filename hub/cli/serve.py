@@ -45,7 +45,7 @@ _DEV_ANYWHERE: Final = (
     "Allow other machines to reach a hub in development mode. Its keys are public, so they may publish and read "
     "everything."
 )
-_PARK: Final = "Detach each stream from the task of its request, which takes half the memory."
+_DETACH: Final = "Detach each stream from the task of its request, which takes half the memory."
 
 
 class _Serve(typer.core.TyperCommand):
@@ -91,7 +91,7 @@ def serve(
     heartbeat: Annotated[str | None, _setting("heartbeat")] = None,
     history_url: Annotated[str | None, _setting("history_url", " Other users of this machine can see it.")] = None,
     event_log: Annotated[str | None, _setting("event_log")] = None,
-    detach: Annotated[bool, typer.Option("--park/--no-park", help=_PARK)] = True,
+    detach: Annotated[bool, typer.Option("--detach/--no-detach", help=_DETACH)] = True,
 ) -> None:
     """Serve a hub until SIGINT or SIGTERM.
 

@@ -56,7 +56,7 @@ def compressing(modules: Path, hub: HubProcess) -> Iterator[Served]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("options", [[], ["--no-park"]], ids=["detached", "task"])
+@pytest.mark.parametrize("options", [[], ["--no-detach"]], ids=["detached", "task"])
 async def test_n9_a_stream_passes_a_proxy_that_compresses(
     options: list[str], modules: Path, start_hub: Callable[..., HubProcess]
 ) -> None:

@@ -176,7 +176,7 @@ def test_every_help_has_an_example_that_can_be_copied(
     [
         ("skipfilter se", {"serve", "settings"}),
         ("skipfilter ", set(COMMANDS)),
-        ("skipfilter serve --de", {"--dev", "--dev-anywhere"}),
+        ("skipfilter serve --dev", {"--dev", "--dev-anywhere"}),
         ("skipfilter history st", {"stats"}),
         ("skipfilter token --algorithm EdD", {"EdDSA"}),
     ],

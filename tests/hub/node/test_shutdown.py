@@ -111,16 +111,16 @@ async def test_r51_a_hub_that_shuts_down_is_alive_and_not_ready() -> None:
             assert (await ask(app, "GET", unknown)).status == 404, unknown
 
 
-PARK = pytest.mark.parametrize("park", ["--park", "--no-park"])
+DETACH = pytest.mark.parametrize("detach", ["--detach", "--no-detach"])
 
 
-@PARK
+@DETACH
 async def test_r36_t67_after_a_signal_no_stream_starts_and_streams_end_one_by_one(
-    start_hub: Callable[..., HubProcess], park: str
+    start_hub: Callable[..., HubProcess], detach: str
 ) -> None:
     # The first streams end a minute before the last one, so that even a slow machine
     # sees the difference.
-    hub = start_hub(park, HUB_DRAIN="60", HUB_SUBSCRIPTIONS="0", HUB_RETRY="0")
+    hub = start_hub(detach, HUB_DRAIN="60", HUB_SUBSCRIPTIONS="0", HUB_RETRY="0")
     readers = [await subscribe(hub, ("topic", "a")) for _ in range(100)]
     ends: list[int] = []
 
@@ -146,13 +146,13 @@ async def test_r36_t67_after_a_signal_no_stream_starts_and_streams_end_one_by_on
         await reader.close()
 
 
-@PARK
+@DETACH
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_the_hub_now(
-    start_hub: Callable[..., HubProcess], park: str, number: signal.Signals
+    start_hub: Callable[..., HubProcess], detach: str, number: signal.Signals
 ) -> None:
     """Clients that do not read end too.  The fixture checks the log for tracebacks."""
-    hub = start_hub(park, HUB_DRAIN="1000", HUB_CLIENT_TIMEOUT="1000", HUB_SUBSCRIPTIONS="0")
+    hub = start_hub(detach, HUB_DRAIN="1000", HUB_CLIENT_TIMEOUT="1000", HUB_SUBSCRIPTIONS="0")
     for _ in range(10):
         await publish(hub, ("topic", "a"), ("data", "x" * 900_000))
     readers = [await subscribe(hub, ("topic", "a")) for _ in range(20)]

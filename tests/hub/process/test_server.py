@@ -41,29 +41,29 @@ def classic_token(**claim: Any) -> str:
     return jwt.encode({"alg": "HS256"}, {"mercure": claim}, jwk.OctKey.import_key(DEVELOPMENT_KEY))
 
 
-@pytest.fixture(scope="module", params=["--park", "--no-park"])
-def park(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="module", params=["--detach", "--no-detach"])
+def detach(request: pytest.FixtureRequest) -> str:
     """Run the tests with both kinds of streams."""
     kind: str = request.param
     return kind
 
 
 @pytest.fixture
-def hub(start_hub: Callable[..., HubProcess], park: str) -> HubProcess:
-    return start_hub(park, **QUIET)
+def hub(start_hub: Callable[..., HubProcess], detach: str) -> HubProcess:
+    return start_hub(detach, **QUIET)
 
 
 @pytest.fixture(scope="module")
-def shared_hub(park: str) -> Iterator[HubProcess]:
-    hub = HubProcess(park, HUB_METRICS_PORT="0", **QUIET)
+def shared_hub(detach: str) -> Iterator[HubProcess]:
+    hub = HubProcess(detach, HUB_METRICS_PORT="0", **QUIET)
     yield hub
     hub.close()
 
 
 @pytest.fixture(scope="module")
-def strict_hub(park: str) -> Iterator[HubProcess]:
+def strict_hub(detach: str) -> Iterator[HubProcess]:
     """A hub with short timeouts and a small limit of bodies."""
-    hub = HubProcess(park, **QUIET, HUB_HEARTBEAT="0.1", HUB_BODY_TIMEOUT="0.1", HUB_MAX_BODY="100")
+    hub = HubProcess(detach, **QUIET, HUB_HEARTBEAT="0.1", HUB_BODY_TIMEOUT="0.1", HUB_MAX_BODY="100")
     yield hub
     hub.close()
 
