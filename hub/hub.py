@@ -34,10 +34,10 @@ from hub.delivery.live import Live
 from hub.delivery.local_reader import LocalReader
 from hub.delivery.log_lines import LogLines
 from hub.delivery.observer import Observers
-from hub.delivery.subscriber import Client, Subscriber, client_for
+from hub.delivery.subscriber import Payer, Subscriber, payer_for
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning
 from hub.event_log.recorder import EventLog
-from hub.history.start import find_start
+from hub.history.cursor import find_start
 from hub.node.admission import Admission
 from hub.node.health import Health
 from hub.node.matchers import MatcherCompiler
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from hub.delivery.observer import Observer
     from hub.history.base import History
-    from hub.history.start import Start
+    from hub.history.cursor import Start
     from hub.logs import LogContext
     from hub.node.admission import Ticket
     from hub.protocol.topics import TopicMatcher
@@ -265,12 +265,12 @@ class Hub:
         *,
         address: str = "",
         waits: bool = True,
-        rated: Client | None = None,
+        rated: Payer | None = None,
         log_context: LogContext | None = None,
     ) -> tuple[Subscriber, str | None]:
         """Return a new subscriber, and the id of the event before its first one.
 
-        `hub.history.start` says where it starts.  `address` names the client that the
+        `hub.history.cursor` says where it starts.  `address` names the client that the
         connection counts for if the token has no subject (N23).  If it `waits` for new
         updates, it is a stream, and otherwise a reader.  `rated` is the client whose
         rate the request has already used.  `log_context` is what log lines say about
@@ -287,7 +287,7 @@ class Hub:
         pattern is invalid for its type, and `HistoryUnavailable`.
         """
         # Admission comes first, so that a refused client causes no expensive work.
-        ticket = self.admission.admit(client_for(grant.subject, address, grant is ANONYMOUS), rated)
+        ticket = self.admission.admit(payer_for(grant.subject, address, grant is ANONYMOUS), rated)
         try:
             if not waits:
                 ticket.begin_reading()
@@ -322,7 +322,7 @@ class Hub:
             raise _invalid(error) from None
 
     async def find_start(self, last_event_id: str | None, *, presence: bool) -> Start:
-        """Return the start that belongs to a cursor; see `hub.history.start`.
+        """Return the start that belongs to a cursor; see `hub.history.cursor`.
 
         Raises `HistoryUnavailable`.
         """

@@ -123,8 +123,8 @@ class Reading:
         `PositionExpired` if the history forgot entries that the subscriber may want, or
         has begun a new epoch, and the errors of `read`.
         """
-        client = self._subscriber.client
-        turn = None if self._turns is None or client is None else self._turns.of(client.name)
+        payer = self._subscriber.payer
+        turn = None if self._turns is None or payer is None else self._turns.of(payer.name)
         if turn is None:
             return await self._next()
         async with turn:

@@ -32,8 +32,8 @@ WIDER: Final = 56, 48
 before, although it has 256 times as many addresses."""
 
 
-class Client(NamedTuple):
-    """A client that connections count for."""
+class Payer(NamedTuple):
+    """The client that connections count for, toward the limits and shares."""
 
     name: str
     """`subject …` if its token has a subject, otherwise `address …`."""
@@ -57,8 +57,8 @@ class Client(NamedTuple):
 
 
 @lru_cache(1_024)
-def client_at(address: str, anonymous: bool = False) -> Client:
-    """Return the client with an address, and without the subject of a token.
+def payer_at(address: str, anonymous: bool = False) -> Payer:
+    """Return the payer with an address, and without the subject of a token.
 
     A household often has a network of 56 bits, and a rented server one of 48 bits.
     """
@@ -67,31 +67,31 @@ def client_at(address: str, anonymous: bool = False) -> Client:
         with suppress(ValueError):  # a proxy may have any name for a client
             network = IPv6Network(address)
             networks = [f"network {network.supernet(new_prefix=bits)}" for bits in WIDER]
-    return Client(ADDRESS + address, anonymous, tuple(networks))
+    return Payer(ADDRESS + address, anonymous, tuple(networks))
 
 
-def client_for(subject: str | None, address: str, anonymous: bool) -> Client:
-    """Return the client with a subject, or at an address if there is none."""
-    return client_at(address, anonymous) if subject is None else _client_with(subject)
+def payer_for(subject: str | None, address: str, anonymous: bool) -> Payer:
+    """Return the payer with a subject, or at an address if there is none."""
+    return payer_at(address, anonymous) if subject is None else _payer_with(subject)
 
 
 @lru_cache(1_024)
-def _client_with(subject: str) -> Client:
-    return Client(f"subject {subject}")
+def _payer_with(subject: str) -> Payer:
+    return Payer(f"subject {subject}")
 
 
 class Ticket(Protocol):
     """The count of a connection toward the limits."""
 
     @property
-    def client(self) -> Client:
-        """The client that the connection counts for."""
+    def payer(self) -> Payer:
+        """The payer that the connection counts for."""
         ...
 
-    def require_alike(self, owners: Sequence[Client | None]) -> None:
+    def require_alike(self, owners: Sequence[Payer | None]) -> None:
         """Raise an error if the client must not have one more pattern beside others.
 
-        `owners` are the clients that the others count for.
+        `owners` are the payers that the others count for.
         """
         ...
 
@@ -150,9 +150,9 @@ class Subscriber:
         self._ticket = ticket
 
     @property
-    def client(self) -> Client | None:
+    def payer(self) -> Payer | None:
         """The client that it counts for; None without a ticket."""
-        return None if self._ticket is None else self._ticket.client
+        return None if self._ticket is None else self._ticket.payer
 
     def require_alike(self, owners: Sequence[Subscriber]) -> None:
         """Raise an error if it must not have one more pattern that is like others.
@@ -162,7 +162,7 @@ class Subscriber:
         """
         if self._ticket is None:
             raise LimitError(f"{len(owners)} patterns have the same fixed text")
-        self._ticket.require_alike([one.client for one in owners])
+        self._ticket.require_alike([one.payer for one in owners])
 
     def leave(self) -> None:
         """Stop counting toward the limits.  A second call does nothing."""

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
-from hub.delivery.subscriber import client_at
+from hub.delivery.subscriber import payer_at
 from hub.errors import Closing, ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
@@ -331,7 +331,7 @@ class HubApplication:
         """
         counted: AbstractContextManager[None] = nullcontext()
         if request.scope["path"] not in self._health_checks:
-            counted = self.hub.shares.requests.taken(client_at(request.address, True))
+            counted = self.hub.shares.requests.taken(payer_at(request.address, True))
         try:
             with counted:
                 await request.answer(self._router)()

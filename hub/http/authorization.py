@@ -29,7 +29,7 @@ from starlette.requests import Request as StarletteRequest
 
 from hub.auth.grant import ANONYMOUS, CompiledGrant, Grant
 from hub.auth.presented import require_same_site
-from hub.delivery.subscriber import client_at
+from hub.delivery.subscriber import payer_at
 from hub.errors import Full, LimitExceeded, NotAsked, TokenRequired, Undecided
 from hub.protocol.requests import header_values
 from hub.threads import call_soon
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from hub.auth.grant import Action
-    from hub.delivery.subscriber import Client
+    from hub.delivery.subscriber import Payer
     from hub.http.request import Request
     from hub.hub import Hub
 
@@ -83,10 +83,10 @@ class Authorization:
         Raises `LimitExceeded` if the address connects too often.
         """
         if self._authorize is not None:
-            self._hub.admission.take_rate(client_at(address))
+            self._hub.admission.take_rate(payer_at(address))
 
     @contextmanager
-    def bounded(self, address: str) -> Iterator[Client]:
+    def bounded(self, address: str) -> Iterator[Payer]:
         """Bound how often, and how often at a time, an address has the application
         asked about a stream, which happens inside of the context.
 
@@ -96,7 +96,7 @@ class Authorization:
         more than its share of the requests in progress, and `Undecided` if there are
         too many.
         """
-        client, requests = client_at(address, True), self._hub.shares.requests
+        client, requests = payer_at(address, True), self._hub.shares.requests
         self.take_rate(address)
         try:
             requests.take(client)

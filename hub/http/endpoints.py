@@ -46,7 +46,7 @@ from hub import turns
 from hub.auth.grant import ANONYMOUS, DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
 from hub.delivery.log_lines import shown_matchers
-from hub.delivery.subscriber import Subscriber, client_at, client_for
+from hub.delivery.subscriber import Subscriber, payer_at, payer_for
 from hub.errors import (
     InvalidRequest,
     Misdirected,
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as StarletteRequest
 
     from hub.auth.grant import Action, CompiledGrant
-    from hub.delivery.subscriber import Client
+    from hub.delivery.subscriber import Payer
     from hub.http.authorization import Authorization
     from hub.http.request import Answer
     from hub.hub import Hub
@@ -252,7 +252,7 @@ class Endpoints:
             response.raw_headers = stream_headers(headers)
         return response
 
-    async def _granted(self, request: Request) -> tuple[CompiledGrant, Client | None]:
+    async def _granted(self, request: Request) -> tuple[CompiledGrant, Payer | None]:
         """Return the grant of a subscriber, and the client whose rate it has used."""
         rated = None
         if self._authorization.asks:
@@ -333,10 +333,10 @@ class Endpoints:
         await self._hub.check(updates, grant)
         return updates
 
-    def _count(self, grant: CompiledGrant, request: Request) -> Client:
+    def _count(self, grant: CompiledGrant, request: Request) -> Payer:
         """Count a request with a grant, until its client is given back."""
         request.logged.subject = grant.subject
-        client = client_for(grant.subject, request.address, grant is ANONYMOUS)
+        client = payer_for(grant.subject, request.address, grant is ANONYMOUS)
         self._hub.shares.requests.take(client)
         return client
 
@@ -346,7 +346,7 @@ class Endpoints:
         While its token waits for keys, or for the application, nobody knows its client.
         So it counts as one without a token, which the kept part is not for.
         """
-        waiting = self._hub.shares.requests.taken(client_at(request.address, True))
+        waiting = self._hub.shares.requests.taken(payer_at(request.address, True))
         if self._authorization.asks:
             with waiting:
                 return await self._authorize(action, request)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from hub.auth.grant import CompiledGrant
-    from hub.delivery.subscriber import Client
+    from hub.delivery.subscriber import Payer
     from hub.errors import RequestError
     from hub.node.shares import Shares
     from hub.protocol.topics import TopicMatcher
@@ -76,56 +76,56 @@ class Admission:
         self._rates = Rates(per_client, clock=clock) if per_client else None
         self._has_warned = False  # of clients with one address
 
-    def take_rate(self, client: Client) -> None:
+    def take_rate(self, payer: Payer) -> None:
         """Use one token of the client's own rate, and of those of its wider networks.
 
         Raises `LimitExceeded` without one.
         """
         if self._rates is None:
             return
-        for name, times, one in client.limits(1):
+        for name, times, one in payer.limits(1):
             if wait := self._rates.take(name, times):
                 raise LimitExceeded(f"the limit of new subscribers a second for {one} is exceeded").retry_after(wait)
 
-    def admit(self, client: Client, rated: Client | None = None) -> Ticket:
-        """Count one more connection of `client`, until the ticket is given back.
+    def admit(self, payer: Payer, rated: Payer | None = None) -> Ticket:
+        """Count one more connection of `payer`, until the ticket is given back.
 
         `rated` is the client whose rate the connection has already used.
 
-        Raises `LimitExceeded` if `client`, or a network around it, connects too often
+        Raises `LimitExceeded` if `payer`, or a network around it, connects too often
         or has too many connections.  Raises `Busy` if all clients together do.  A
         refused connection does not count, but it may have used up a token of a rate.
         """
         connections, limit = self._shares.connections, self._settings.max_connections_per_client
         # The client's own rate comes first, so that a client that connects too often
         # does not use up the tokens of all.
-        if rated is None or rated.name != client.name:
-            self.take_rate(client)
+        if rated is None or rated.name != payer.name:
+            self.take_rate(payer)
         if self._rate is not None and self._rate.take(self._clock()):
             raise self._busy("the limit of new subscribers a second is exceeded")
         if limit:
-            connections.require_below(client, limit)
+            connections.require_below(payer, limit)
         try:
-            connections.take(client)
+            connections.take(payer)
         except Full as error:
             raise self._busy(str(error)) from None
         if connections.used % WATCHED == 0 and not self._has_warned:
-            self._warn_of_one_address(client)
-        return Ticket(self._shares, client)
+            self._warn_of_one_address(payer)
+        return Ticket(self._shares, payer)
 
     def _busy(self, message: str) -> RequestError:
         # A random time, because clients with the same time would return together.
         return Busy(message).retry_after(self._random.uniform(1, 10))
 
-    def _warn_of_one_address(self, client: Client) -> None:
+    def _warn_of_one_address(self, payer: Payer) -> None:
         """Warn if nearly all subscribers have one address, perhaps a proxy's."""
-        used, held = self._shares.connections.used, self._shares.connections.held(client)
-        if client.name.startswith(ADDRESS) and held >= 0.95 * used:
+        used, held = self._shares.connections.used, self._shares.connections.held(payer)
+        if payer.name.startswith(ADDRESS) and held >= 0.95 * used:
             self._has_warned = True
             log.warning(
                 f"{held:,} of {used:,} subscribers have the same address, so they have one share together; if it is a "
                 "proxy's, the proxy must send X-Forwarded-For, and FORWARDED_ALLOW_IPS must list its address",
-                address=client.name.removeprefix(ADDRESS),
+                address=payer.name.removeprefix(ADDRESS),
             )
 
     def deadline(self, grant: CompiledGrant) -> tuple[float, Ending]:
@@ -156,12 +156,12 @@ class Admission:
 
 
 class Ticket:
-    """All that one connection of `client` uses, until the ticket is given back."""
+    """All that one connection of `payer` uses, until the ticket is given back."""
 
-    __slots__ = ("_is_given_back", "_is_reader", "_matchers", "_shares", "_url_patterns", "client")
+    __slots__ = ("_is_given_back", "_is_reader", "_matchers", "_shares", "_url_patterns", "payer")
 
-    def __init__(self, shares: Shares, client: Client) -> None:
-        self.client = client
+    def __init__(self, shares: Shares, payer: Payer) -> None:
+        self.payer = payer
         self._shares = shares
         self._matchers = 0  # the bytes of its matchers
         self._url_patterns = 0  # their URL Patterns with groups
@@ -171,22 +171,22 @@ class Ticket:
     def hold(self, matcher: TopicMatcher) -> None:
         """Count a matcher of the connection."""
         self._matchers += matcher.size
-        self._shares.matchers.hold(self.client, matcher.size)
+        self._shares.matchers.hold(self.payer, matcher.size)
         if matcher.cost:
             self._url_patterns += matcher.cost
-            self._shares.url_patterns.hold(self.client, matcher.cost)
+            self._shares.url_patterns.hold(self.payer, matcher.cost)
 
-    def require_alike(self, owners: Sequence[Client | None]) -> None:
+    def require_alike(self, owners: Sequence[Payer | None]) -> None:
         """Raise `LimitExceeded` if the client must not have one more pattern beside
         others, which count for the clients `owners`.
         """
         others = [owner for owner in owners if owner is not None]
-        held = [sum(name == other.name or name in other.networks for other in others) + 1 for name in self.client.names]
-        self._shares.alike.require(self.client, used=len(owners), held=held)
+        held = [sum(name == other.name or name in other.networks for other in others) + 1 for name in self.payer.names]
+        self._shares.alike.require(self.payer, used=len(owners), held=held)
 
     def begin_reading(self) -> None:
         """Count a reader that does not wait.  Raises `LimitExceeded`."""
-        self._shares.readers.take(self.client)
+        self._shares.readers.take(self.payer)
         self._is_reader = True
 
     def give_back(self) -> None:
@@ -194,12 +194,12 @@ class Ticket:
         if not self._is_given_back:
             self._is_given_back = True
             if self._is_reader:
-                self._shares.readers.give_back(self.client)
+                self._shares.readers.give_back(self.payer)
             if self._matchers:
-                self._shares.matchers.release(self.client, self._matchers)
+                self._shares.matchers.release(self.payer, self._matchers)
             if self._url_patterns:
-                self._shares.url_patterns.release(self.client, self._url_patterns)
-            self._shares.connections.give_back(self.client)
+                self._shares.url_patterns.release(self.payer, self._url_patterns)
+            self._shares.connections.give_back(self.payer)
 
 
 class TokenBucket:

@@ -111,7 +111,7 @@ class MatcherCompiler:
         if ticket is None:
             held.require(ISSUER, used=held.used, held=[0], more=more)
         else:
-            held.require_more(ticket.client, more)
+            held.require_more(ticket.payer, more)
 
     def _forget(self, existing: ref[TopicMatcher]) -> None:
         """Note that a matcher is no longer referred to."""

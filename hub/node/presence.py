@@ -150,8 +150,8 @@ class Presence:
         """
         if not self._settings.subscriptions:
             return
-        if subscriber.client is not None:
-            self._announcements.require_more(subscriber.client, len(subscriber.subscribed))
+        if subscriber.payer is not None:
+            self._announcements.require_more(subscriber.payer, len(subscriber.subscribed))
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._announce(subscriber, active=True, done=done)
         if not done.done():
@@ -169,8 +169,8 @@ class Presence:
     def _announce(self, subscriber: Subscriber, *, active: bool, done: asyncio.Future[None] | None = None) -> None:
         """Queue an announcement, unless this node publishes none any more."""
         if self._task is not None:
-            if subscriber.client is not None:
-                self._announcements.add(subscriber.client, len(subscriber.subscribed))
+            if subscriber.payer is not None:
+                self._announcements.add(subscriber.payer, len(subscriber.subscribed))
             self._queue.put_nowait(_Announcement(subscriber, active, done))
         elif done is not None:
             done.set_exception(Closing())
@@ -293,8 +293,8 @@ class Presence:
         if announcement.done is not None:
             announcement.done.set_result(None) if error is None else announcement.done.set_exception(error)
         subscriber = announcement.subscriber
-        if subscriber.client is not None:
-            self._announcements.give_back(subscriber.client, len(subscriber.subscribed))
+        if subscriber.payer is not None:
+            self._announcements.give_back(subscriber.payer, len(subscriber.subscribed))
         self._queue.task_done()
 
     async def _beat(self) -> bool:

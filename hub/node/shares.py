@@ -24,7 +24,7 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hub.delivery.subscriber import Client
+from hub.delivery.subscriber import Payer
 from hub.errors import Full, LimitExceeded
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ KEPT: Final = 16
 """One part in this many of each bound is kept for clients with a token."""
 
 
-ISSUER: Final = Client("issuer")
+ISSUER: Final = Payer("issuer")
 """The client that the patterns of all tokens count for: the issuers chose them."""
 
 
@@ -92,17 +92,17 @@ class Share:
         self._half = bound / 2
         self._most = most
 
-    def require(self, client: Client, *, used: float, held: Sequence[float], more: float = 1) -> None:
+    def require(self, payer: Payer, *, used: float, held: Sequence[float], more: float = 1) -> None:
         """Raise LimitExceeded if a client must not use `more` of the resource.
 
         It is Full if no other client, with a token or without one as this, may either.
-        All clients use `used` now.  Afterwards, each of `client.names` would hold what
+        All clients use `used` now.  Afterwards, each of `payer.names` would hold what
         is at its place in `held`.
         """
         if used + more <= self._half:
             return
         counted, setting = self._resource.counted, self._resource.setting
-        widest_first = reversed([*zip(held, client.limits(self._most), strict=True)])
+        widest_first = reversed([*zip(held, payer.limits(self._most), strict=True)])
         for each, (_, most, one) in widest_first:
             if each > most:
                 raise LimitExceeded(
@@ -110,7 +110,7 @@ class Share:
                     f"than half of {self.bound:,.0f} are in use ({setting})"
                 )
         free = self.bound - used
-        if client.anonymous:
+        if payer.anonymous:
             free -= self.bound // KEPT
         if more <= free and held[0] <= PATIENCE * free:
             return
@@ -132,58 +132,58 @@ class Held(Share):
         """What all clients use together.  What several clients share counts once."""
         self._held: dict[str, int] = {}  # client or network -> what it holds; never 0
 
-    def held(self, client: Client) -> int:
+    def held(self, payer: Payer) -> int:
         """Return what one client holds; what it shares with others counts too."""
-        return self._held.get(client.name, 0)
+        return self._held.get(payer.name, 0)
 
-    def require_below(self, client: Client, limit: int) -> None:
+    def require_below(self, payer: Payer, limit: int) -> None:
         """Raise LimitExceeded if a client holds `limit`, or a network around it more.
 
         `limit` is that of one client.
         """
-        for name, most, one in client.limits(limit):
+        for name, most, one in payer.limits(limit):
             if self._held.get(name, 0) >= most:
                 raise LimitExceeded(f"the limit of {most:,} {self._resource.counted} for {one} is reached")
 
-    def require_more(self, client: Client, amount: int) -> None:
+    def require_more(self, payer: Payer, amount: int) -> None:
         """Raise LimitExceeded if a client must not use so much more."""
-        held = [self._held.get(name, 0) + amount for name in client.names]
-        self.require(client, used=self.used, held=held, more=amount)
+        held = [self._held.get(name, 0) + amount for name in payer.names]
+        self.require(payer, used=self.used, held=held, more=amount)
 
-    def take(self, client: Client, amount: int = 1) -> None:
+    def take(self, payer: Payer, amount: int = 1) -> None:
         """Count what a client begins to use, or raise LimitExceeded."""
         if self.used + amount > self._half:
-            self.require_more(client, amount)
-        self.add(client, amount)
+            self.require_more(payer, amount)
+        self.add(payer, amount)
 
-    def add(self, client: Client, amount: int) -> None:
+    def add(self, payer: Payer, amount: int) -> None:
         """Count what a client begins to use, without a limit."""
         self.used += amount
-        self.hold(client, amount)
+        self.hold(payer, amount)
 
-    def give_back(self, client: Client, amount: int = 1) -> None:
+    def give_back(self, payer: Payer, amount: int = 1) -> None:
         """Count what a client no longer uses."""
         self.used -= amount
-        self.release(client, amount)
+        self.release(payer, amount)
 
     @contextmanager
-    def taken(self, client: Client) -> Iterator[None]:
+    def taken(self, payer: Payer) -> Iterator[None]:
         """Take one inside of the context; for what happens rarely."""
-        self.take(client)
+        self.take(payer)
         try:
             yield
         finally:
-            self.give_back(client)
+            self.give_back(payer)
 
-    def hold(self, client: Client, amount: int) -> None:
+    def hold(self, payer: Payer, amount: int) -> None:
         """Count what a client begins to use, and others may share, for it alone."""
         # For each publish, so without the call of `names`; the same in `release`.
-        for name in (client.name, *client.networks) if amount else ():
+        for name in (payer.name, *payer.networks) if amount else ():
             self._held[name] = self._held.get(name, 0) + amount
 
-    def release(self, client: Client, amount: int) -> None:
+    def release(self, payer: Payer, amount: int) -> None:
         """Undo `hold`."""
-        for name in (client.name, *client.networks) if amount else ():
+        for name in (payer.name, *payer.networks) if amount else ():
             if left := self._held[name] - amount:
                 self._held[name] = left
             else:
@@ -221,7 +221,7 @@ class Rate(Share):
         before = self._counts.get(name, 0)
         if self._used >= self._half:
             try:
-                self.require(Client(name), used=self._used, held=[before + 1])
+                self.require(Payer(name), used=self._used, held=[before + 1])
             except LimitExceeded as error:
                 raise error.retry_after(self._ends - now) from None
         self._used += amount

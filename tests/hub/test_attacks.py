@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub.auth.grant import ANONYMOUS, CompiledGrant
-from hub.delivery.subscriber import Client
+from hub.delivery.subscriber import Payer
 from hub.errors import LimitExceeded
 from hub.http import endpoints
 from hub.protocol.updates import Update
@@ -375,7 +375,7 @@ async def test_n23_h7_presence_updates_of_one_client_leave_room_for_those_of_oth
         for one in flood[:10]:
             one.go()
         await here.settle()
-        assert hub.shares.announcements.held(Client("address one")) == 200
+        assert hub.shares.announcements.held(Payer("address one")) == 200
         over.set()
         await here.caught_up()
         assert hub.shares.announcements.clients == {}

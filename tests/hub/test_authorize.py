@@ -22,7 +22,7 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.routing import Mount
 
 from hub import ConfigurationError, Grant, Settings, create_app
-from hub.delivery.subscriber import client_at
+from hub.delivery.subscriber import payer_at
 from hub.errors import Undecided
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
@@ -419,7 +419,7 @@ async def test_a_query_that_waits_for_a_decision_counts_once() -> None:
 
     async with hub_with(authorize, max_requests=4, client_share=0.25) as app:
         for _ in range(2):  # half is in use, so the share of one counts
-            app.hub.shares.requests.take(client_at("192.0.2.1"))
+            app.hub.shares.requests.take(payer_at("192.0.2.1"))
         answer = await ask(app, "QUERY", PATH, [FORM, ("prefer", "wait=0")], b"match=a")
         assert (answer.status, used) == (200, [3])
 

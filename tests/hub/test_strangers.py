@@ -20,7 +20,7 @@ from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_tok
 from tests.hub.presence import EVERYTHING
 from tests.hub.seats import live_at, subscriber
 from tests.hub.signing import at_once
-from tests.hub.world import client_of, plain, world
+from tests.hub.world import payer_of, plain, world
 from tests.waiting import HANG
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
@@ -145,7 +145,7 @@ async def test_n23_a_subject_differs_from_an_address_and_from_the_subjects_of_ot
         clients = set()
         for grant in (CompiledGrant(), named, *grants):
             subscriber, _ = await hub.subscribe([("exact", "a")], grant, address="203.0.113.7")
-            clients.add(client_of(subscriber))
+            clients.add(payer_of(subscriber))
             subscriber.leave()
         assert len(clients) == 3  # those without a token or a subject count as one
 

@@ -13,7 +13,7 @@ from hub import Settings, turns
 from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.reading import Reading
-from hub.delivery.subscriber import Client, Subscriber
+from hub.delivery.subscriber import Payer, Subscriber
 from hub.event_log.recorder import EventLog
 from hub.event_log.sessions import _Gone
 from hub.history.base import Entry, Page
@@ -108,7 +108,7 @@ async def walk(
         return BitMap64()
 
     audience._cached = bitmap  # type: ignore[assignment]
-    ticket = Ticket(Shares(Settings(dev=True), clock=clock), Client(client))
+    ticket = Ticket(Shares(Settings(dev=True), clock=clock), Payer(client))
     reading = Reading(read, audience, audience.seat(Subscriber((), CompiledGrant(), 0, ticket=ticket)), 0, shared, fair)
     while (part := await reading.next()) is not None:
         progress[0] = part.end

@@ -435,10 +435,10 @@ def _any_match(matchers: tuple[TopicMatcher, ...], update: Update) -> bool:
     return any(matcher.match(topic) for topic in update.topics for matcher in matchers)
 
 
-def client_of(subscriber: Subscriber) -> str:
+def payer_of(subscriber: Subscriber) -> str:
     """Return the name under which the subscriber was admitted and is counted."""
     assert isinstance(subscriber._ticket, Ticket)
-    return subscriber._ticket.client.name
+    return subscriber._ticket.payer.name
 
 
 def check(hub: Hub) -> None:
@@ -453,7 +453,7 @@ def check(hub: Hub) -> None:
         assert seat.outlet is (holder if is_live else None)
         if is_live:
             assert not is_working(holder._connection)
-    clients = [client_of(seat.subscriber) for seat in seats]
+    clients = [payer_of(seat.subscriber) for seat in seats]
     shares = hub.shares
     admitted = shares.connections.clients  # also connections that have not begun
     assert all(admitted[client] >= clients.count(client) for client in clients)

@@ -15,28 +15,28 @@ from hypothesis import strategies as st
 from hub import Settings
 from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.delivery.endings import Ending
-from hub.delivery.subscriber import Client, client_at
+from hub.delivery.subscriber import Payer, payer_at
 from hub.errors import LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
 from hub.hub import Hub
 from hub.node.shares import KEPT, PATIENCE, RESOURCES, Held, Rate, Shares
 from hub.protocol.updates import Update
 from tests.hub.seats import Recorder
-from tests.hub.world import check, client_of, plain
+from tests.hub.world import check, payer_of, plain
 
 if TYPE_CHECKING:
     from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
 
-ONE, OTHER = Client("one"), Client("other")
-NOBODY = Client("nobody", anonymous=True)
+ONE, OTHER = Payer("one"), Payer("other")
+NOBODY = Payer("nobody", anonymous=True)
 
 
-def refusal(held: Held, client: Client, amount: int = 1) -> str | None:
+def refusal(held: Held, payer: Payer, amount: int = 1) -> str | None:
     """Take some of a resource, and return the message of the refusal, if any."""
     before = held.used, held.clients
     try:
-        held.take(client, amount)
+        held.take(payer, amount)
     except LimitExceeded as error:
         assert (held.used, held.clients) == before
         return str(error)
@@ -71,7 +71,7 @@ def test_n23_wider_networks_have_shares_that_grow_less_than_they_do() -> None:
 
     def takes(address: str) -> int:
         count = 0
-        while refusal(held, client_at(address)) is None:
+        while refusal(held, payer_at(address)) is None:
             count += 1
         return count
 
@@ -79,7 +79,7 @@ def test_n23_wider_networks_have_shares_that_grow_less_than_they_do() -> None:
     assert takes("2001:db8:0:101::/64") == 20  # 40 of the network of 56 bits
     assert takes("2001:db8:0:102::/64") == 0
     assert [takes(f"2001:db8:0:{n}00::/64") for n in range(2, 6)] == [20, 20, 0, 0]  # 80 of the one of 48 bits
-    told = refusal(held, client_at("2001:db8:0:300::/64"))
+    told = refusal(held, payer_at("2001:db8:0:300::/64"))
     assert told is not None
     assert "the limit of 80 URL Patterns with groups for one network is reached" in told
     assert takes("2001:db8:1:100::/64") == 20
@@ -87,7 +87,7 @@ def test_n23_wider_networks_have_shares_that_grow_less_than_they_do() -> None:
     before = held.clients
     for name in ("2001:db8:0:100::/64", "2001:db8:0:101::/64"):
         for _ in range(20):
-            held.give_back(client_at(name))
+            held.give_back(payer_at(name))
     assert "network 2001:db8:0:100::/56" in before
     assert "network 2001:db8:0:100::/56" not in held.clients
     assert takes("2001:db8:0:102::/64") == 20
@@ -95,14 +95,14 @@ def test_n23_wider_networks_have_shares_that_grow_less_than_they_do() -> None:
 
 @pytest.mark.parametrize("address", ["", "192.0.2.1", "a/64", "a proxy's name", "::1/128", "fe80::1%eth0"])
 def test_n23_other_addresses_have_no_wider_networks(address: str) -> None:
-    assert client_at(address).networks == ()
+    assert payer_at(address).networks == ()
 
 
 def test_n23_near_the_bound_the_clients_that_hold_most_are_refused_first_and_those_without_a_token() -> None:
     held = url_patterns(16 * KEPT, math.inf)
     free = 2 * KEPT
     assert refusal(held, ONE, 16 * KEPT - free) is None
-    few, many = Client("few"), Client("many")
+    few, many = Payer("few"), Payer("many")
     held.hold(few, PATIENCE * 1 - 1)
     held.hold(many, PATIENCE * free)
     assert refusal(held, many) == (
@@ -111,14 +111,14 @@ def test_n23_near_the_bound_the_clients_that_hold_most_are_refused_first_and_tho
     )
     assert [refusal(held, NOBODY) for _ in range(free - 16)] == [None] * (free - 16)
     assert refusal(held, NOBODY) is not None  # the last part is for the others
-    assert [refusal(held, Client(str(n))) for n in range(15)] == [None] * 15
+    assert [refusal(held, Payer(str(n))) for n in range(15)] == [None] * 15
     assert refusal(held, few) is None
     assert refusal(held, OTHER) == "the limit of 256 URL Patterns with groups is reached (max_url_patterns)"
     assert held.used == 256
 
 
-CLIENTS = st.builds(Client, st.sampled_from("abcde"), st.just(False), networks=st.just(())) | st.builds(
-    Client, st.sampled_from("xyz"), st.just(True), networks=st.just(())
+CLIENTS = st.builds(Payer, st.sampled_from("abcde"), st.just(False), networks=st.just(())) | st.builds(
+    Payer, st.sampled_from("xyz"), st.just(True), networks=st.just(())
 )
 
 
@@ -128,20 +128,20 @@ CLIENTS = st.builds(Client, st.sampled_from("abcde"), st.just(False), networks=s
     st.lists(st.tuples(CLIENTS, st.integers(1, 60)), max_size=60),
 )
 def test_n23_nobody_is_refused_below_half_and_nobody_below_its_share_but_near_the_bound(
-    bound: int, most: float, takes: list[tuple[Client, int]]
+    bound: int, most: float, takes: list[tuple[Payer, int]]
 ) -> None:
     held, own = url_patterns(bound, most), Counter[str]()
-    for client, amount in takes:
+    for payer, amount in takes:
         used = sum(own.values())
-        refused = refusal(held, client, amount) is not None
+        refused = refusal(held, payer, amount) is not None
         if used + amount <= bound / 2:
             assert not refused
-        elif own[client.name] + amount > most:
+        elif own[payer.name] + amount > most:
             assert refused
         elif PATIENCE * (bound - used - bound // KEPT) >= max(most, PATIENCE * amount):
             assert not refused
         if not refused:
-            own[client.name] += amount
+            own[payer.name] += amount
         assert (held.used, held.clients) == (sum(own.values()), own)
         assert held.used <= bound
 
@@ -263,16 +263,16 @@ class Crowd:
         check(self.hub)
         expected = {name: Counter[str]() for name in ("connections", "matchers", "url_patterns", "readers")}
         for subscriber in self.seats:
-            client = client_of(subscriber)
-            expected["connections"][client] += 1
+            payer = payer_of(subscriber)
+            expected["connections"][payer] += 1
             for matcher in subscriber.subscribed:
-                expected["matchers"][client] += matcher.size
-                expected["url_patterns"][client] += matcher.cost
+                expected["matchers"][payer] += matcher.size
+                expected["url_patterns"][payer] += matcher.cost
             if subscriber in self.readers:
-                expected["readers"][client] += 1
+                expected["readers"][payer] += 1
         for resource, held in expected.items():
             counted: Held = getattr(self.hub.shares, resource)
-            assert counted.clients == {client: amount for client, amount in held.items() if amount}, resource
+            assert counted.clients == {payer: amount for payer, amount in held.items() if amount}, resource
         different = {matcher for subscriber in self.seats for matcher in subscriber.subscribed}
         assert self.hub.shares.matchers.used == sum(matcher.size for matcher in different)
         assert self.hub.shares.url_patterns.used == sum(matcher.cost for matcher in different)

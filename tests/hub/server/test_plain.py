@@ -717,8 +717,8 @@ async def test_the_address_of_a_stream_is_that_of_a_trusted_proxy(http: type, is
         writer.write(get("?match=a", ("x-forwarded-for", "192.0.2.7")))
         await asyncio.wait_for(reader.readuntil(b":\n"), HANG)
         [seat] = app.hub.delivery.audience
-        assert seat.subscriber.client is not None
-        assert seat.subscriber.client.name == f"address {'192.0.2.7' if is_trusted else '127.0.0.1'}"
+        assert seat.subscriber.payer is not None
+        assert seat.subscriber.payer.name == f"address {'192.0.2.7' if is_trusted else '127.0.0.1'}"
         writer.close()
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from hub.errors import HistoryUnavailable
 from hub.history.base import EARLIEST, Retention
+from hub.history.cursor import Start, find_start
 from hub.history.memory import MemoryHistory
-from hub.history.start import Start, find_start
 from hub.protocol.updates import Update
 
 pytestmark = pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""Start: where in the history a subscriber begins, by its cursor.
+"""Cursor: where in the history a subscriber begins, by its cursor.
 
     cursor                        start                       event before the first one
     none                          the end of the history      unknown
