@@ -297,14 +297,14 @@ class Hub:
         except BaseException:
             ticket.give_back()
             raise
-        deadline, end_reason = self.admission.deadline(grant)
+        deadline, expires = self.admission.deadline(grant)
         subscriber = Subscriber(
             matchers,
             grant,
             start.position,
             ticket=ticket,
             deadline=deadline,
-            end_reason=end_reason,
+            expires=expires,
             presence_after=start.position if presence else math.inf,
             log_context=log_context,
         )

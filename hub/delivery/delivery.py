@@ -13,10 +13,10 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from hub.delivery.endings import Ending
 from hub.delivery.follower import Follower
 from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.reading import Notes, Reading
+from hub.delivery.seat import Ending
 from hub.errors import LimitExceeded
 from hub.history.base import EARLIEST
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 
 from hub import turns
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.base import Page

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hub import turns
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.delivery.timer_wheel import Wheel
 from hub.protocol import events
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from hub.delivery.live import Live
     from hub.delivery.seat import Holder, Seat
+    from hub.delivery.subscriber import Subscriber
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -73,7 +74,7 @@ class Heartbeats:
         self._schedule(seat, now)
         if seat.subscriber.deadline <= now:
             # Do not wait for the next tick, which may come too late (N82).
-            seat.close(seat.subscriber.end_reason)
+            seat.close(_ending(seat.subscriber))
 
     def discard(self, seat: Seat) -> None:
         """Stop watching a seat."""
@@ -116,7 +117,7 @@ class Heartbeats:
             for seat in seats:
                 subscriber, expires = seat.subscriber, seat.subscriber.grant.expires
                 if expires is not None and expires - self._between < subscriber.deadline:
-                    subscriber.deadline, subscriber.end_reason = expires - self._between, Ending.EXPIRED
+                    subscriber.deadline, subscriber.expires = expires - self._between, True
                     if seat.holder is not None:
                         self._schedule(seat, seat.written)
 
@@ -124,7 +125,7 @@ class Heartbeats:
         """Close a connection that must end, or send a heartbeat if it is due."""
         # 1. Its token expires, or it has reached its maximum lifetime.
         if seat.subscriber.deadline - LATE_SECONDS <= now:
-            holder.close(seat.subscriber.end_reason)
+            holder.close(_ending(seat.subscriber))
             return
         # 2. It is lost, and no error has reported that.
         if holder.is_lost():
@@ -155,3 +156,8 @@ class Heartbeats:
         # Multiples of the golden ratio, modulo 1, are spread evenly between 0 and 1.
         phase = seat.id * _GOLDEN % 1.0
         return since + self._interval * (1.0 - EARLY_SHARE * phase)
+
+
+def _ending(subscriber: Subscriber) -> Ending:
+    """Return why a connection ends at its deadline."""
+    return Ending.EXPIRED if subscriber.expires else Ending.MAX_LIFETIME

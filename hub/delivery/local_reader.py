@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hub.delivery.delivery import Delivery
-    from hub.delivery.endings import Ending
     from hub.delivery.reading import Part, Reading
+    from hub.delivery.seat import Ending
     from hub.delivery.subscriber import Subscriber
     from hub.protocol.updates import Update
 

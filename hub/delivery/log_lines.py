@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hub.delivery.audience import Audience
-    from hub.delivery.endings import Ending
     from hub.delivery.observer import Sent
-    from hub.delivery.seat import Seat
+    from hub.delivery.seat import Ending, Seat
     from hub.history.base import Entry
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update

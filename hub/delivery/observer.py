@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hub.delivery.endings import Ending
-    from hub.delivery.seat import Seat
+    from hub.delivery.seat import Ending, Seat
     from hub.history.base import Entry
     from hub.protocol.updates import Update
 

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import structlog
 
-from hub.delivery.endings import Ending
 from hub.delivery.reading import CHUNK_BYTES
+from hub.delivery.seat import Ending
 from hub.errors import PositionExpired
 from hub.protocol import events
 

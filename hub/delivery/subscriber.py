@@ -12,7 +12,6 @@ from functools import lru_cache
 from ipaddress import IPv6Network
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from hub.delivery.endings import Ending
 from hub.protocol.updates import new_id
 from skipfilter import LimitError
 
@@ -108,7 +107,7 @@ class Subscriber:
     - `start`: the position in the history after which it receives entries.
     - `deadline`: when its connection must end, by the hub's monotonic clock; inf if it
       need not end.
-    - `end_reason`: the reason for this end.
+    - `expires`: whether that is because its grant expires.
     - `presence_after`: the position after which it may want presence updates; inf if it
       never does.
     - `log_context`: what log lines say about its request; None if it has none.
@@ -118,7 +117,7 @@ class Subscriber:
     __slots__ = (
         "_ticket",
         "deadline",
-        "end_reason",
+        "expires",
         "grant",
         "id",
         "log_context",
@@ -135,7 +134,7 @@ class Subscriber:
         *,
         ticket: Ticket | None = None,
         deadline: float = math.inf,
-        end_reason: Ending = Ending.MAX_LIFETIME,
+        expires: bool = False,
         presence_after: float = math.inf,
         log_context: LogContext | None = None,
     ) -> None:
@@ -143,7 +142,7 @@ class Subscriber:
         self.subscribed = tuple(subscribed)
         self.grant = grant
         self.deadline = deadline
-        self.end_reason = end_reason
+        self.expires = expires
         self.start = start
         self.presence_after = presence_after
         self.log_context = log_context

@@ -29,10 +29,9 @@ from hub.history import base
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hub.delivery.endings import Ending
     from hub.delivery.live import Live
     from hub.delivery.observer import Sent
-    from hub.delivery.seat import Seat
+    from hub.delivery.seat import Ending, Seat
     from hub.history.base import Entry, History
     from hub.settings import Settings
     from hub.turns import TimeSlices

@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import StreamingResponse
 
-from hub.delivery.endings import Ending
 from hub.delivery.reading import CHUNK_BYTES
+from hub.delivery.seat import Ending
 from hub.errors import PositionExpired, RequestError
 from hub.history import base
 from hub.http import problems

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.errors import RequestError
 
 if TYPE_CHECKING:

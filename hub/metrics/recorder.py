@@ -25,9 +25,8 @@ from hub.metrics.catalogue import CATALOGUE, LIFETIMES, OPEN, OTHER, PLACES, PRO
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from hub.delivery.endings import Ending
     from hub.delivery.observer import Sent
-    from hub.delivery.seat import Seat
+    from hub.delivery.seat import Ending, Seat
     from hub.history.base import Entry
     from hub.metrics.board import Slot
     from hub.protocol.updates import Update

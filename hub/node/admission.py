@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from cachetools import TTLCache
 
-from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.subscriber import ADDRESS
 from hub.errors import Busy, Full, LimitExceeded
@@ -128,8 +127,9 @@ class Admission:
                 address=payer.name.removeprefix(ADDRESS),
             )
 
-    def deadline(self, grant: CompiledGrant) -> tuple[float, Ending]:
-        """Return when a connection that starts now must end, and why (N82, R33).
+    def deadline(self, grant: CompiledGrant) -> tuple[float, bool]:
+        """Return when a connection that starts now must end (N82, R33), and whether that
+        is because its grant expires.
 
         The time is by `clock`.  It is infinite if the connection need not end, and now
         if its token expires before the next check of deadlines, which may be late.
@@ -137,11 +137,11 @@ class Admission:
         now, lifetime = self._clock(), self._settings.max_lifetime
         expires = math.inf if grant.expires is None else now + grant.expires - self._wall_clock()
         if expires <= now + LATE_SECONDS:
-            return now, Ending.EXPIRED
+            return now, True
         # Up to a fifth less, so that clients that connected together do not all
         # reconnect together.
         ends = now + lifetime * self._random.uniform(0.8, 1.0) if lifetime else math.inf
-        return (expires, Ending.EXPIRED) if expires <= ends else (ends, Ending.MAX_LIFETIME)
+        return (expires, True) if expires <= ends else (ends, False)
 
     def first_bytes(self, *, ends: bool = False) -> bytes:
         """Return the first bytes of a stream: a heartbeat, and a `retry:` field (N30).

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.errors import Closing, TooSlow
 
 if TYPE_CHECKING:

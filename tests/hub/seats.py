@@ -12,7 +12,7 @@ from hub.delivery.subscriber import Subscriber
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hub.delivery.endings import Ending
+    from hub.delivery.seat import Ending
     from hub.protocol.topics import TopicMatcher
 
 

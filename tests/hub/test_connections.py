@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from hub import Settings
 from hub.auth.grant import CompiledGrant
-from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import LATE_SECONDS
+from hub.delivery.seat import Ending
 from hub.errors import Busy, LimitExceeded
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory

@@ -32,7 +32,7 @@ APPLICATION: Final = """
 import time
 from fastapi import FastAPI
 from hub import Grant, create_app, settings_from_environment
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 
 def authorize(request):
     if "x-expires" in request.headers:

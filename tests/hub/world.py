@@ -27,8 +27,7 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
-    from hub.delivery.endings import Ending
-    from hub.delivery.seat import Seat
+    from hub.delivery.seat import Ending, Seat
     from hub.delivery.stream import Connection as StreamConnection
     from hub.delivery.stream import Head, Work
     from hub.history.base import Entry

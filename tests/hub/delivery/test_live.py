@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
-from hub.delivery.endings import Ending
 from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.live import Live
 from hub.delivery.subscriber import Subscriber
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
 
-    from hub.delivery.seat import Seat
+    from hub.delivery.seat import Ending, Seat
     from hub.turns import Pace
 
 pytestmark = pytest.mark.anyio
@@ -355,8 +354,8 @@ async def test_n82_a_token_expires_by_the_wall_clock_also_if_that_is_set() -> No
     recorders = {}
     for name, expires, deadline in (("token", 1_600.0, 600.0), ("late", 9_000.0, 700.0), ("none", None, 700.0)):
         grant = CompiledGrant(expires=expires)
-        end = Ending.EXPIRED if name == "token" else Ending.MAX_LIFETIME
-        seat = here.audience.seat(Subscriber((), grant, 0, deadline=deadline, end_reason=end), recorder := Recorder())
+        subscriber = Subscriber((), grant, 0, deadline=deadline, expires=name == "token")
+        seat = here.audience.seat(subscriber, recorder := Recorder())
         here.heartbeats.add(seat)
         recorders[name] = recorder
 
@@ -386,7 +385,7 @@ async def test_n82_a_token_expires_by_the_wall_clock_also_if_that_is_set() -> No
 async def test_n82_a_token_expires_by_the_wall_clock_also_if_that_is_set_in_small_steps() -> None:
     now, wall = 0.0, 1_000.0
     here = World(clock=lambda: now, wall_clock=lambda: now + wall)
-    subscriber = Subscriber((), CompiledGrant(expires=4_600.0), 0, deadline=3_600.0, end_reason=Ending.EXPIRED)
+    subscriber = Subscriber((), CompiledGrant(expires=4_600.0), 0, deadline=3_600.0, expires=True)
     here.heartbeats.add(here.audience.seat(subscriber, recorder := Recorder()))
     while not recorder.reasons:
         now += 1
@@ -398,7 +397,7 @@ async def test_n82_a_token_expires_by_the_wall_clock_also_if_that_is_set_in_smal
 
 async def test_n82_a_seat_whose_end_has_come_is_closed_at_once() -> None:
     here = World()
-    subscriber = Subscriber((), CompiledGrant(), 0, deadline=0.0, end_reason=Ending.EXPIRED)
+    subscriber = Subscriber((), CompiledGrant(), 0, deadline=0.0, expires=True)
     recorder = Recorder()
     here.heartbeats.add(here.audience.seat(subscriber, recorder))
     assert recorder.reasons == ["its token expires"]

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from hub.auth.grant import CompiledGrant
-from hub.delivery.endings import Ending
 from hub.delivery.observer import Observer
 from hub.delivery.reading import Part
-from hub.delivery.seat import Seat
+from hub.delivery.seat import Ending, Seat
 from hub.delivery.stream import TRANSITIONS, State, Stream
 from hub.delivery.subscriber import Subscriber
 from hub.errors import PositionExpired

@@ -24,9 +24,8 @@ from hypothesis import strategies as st
 
 from hub.auth.grant import CompiledGrant
 from hub.auth.signing import sign_classic_token
-from hub.delivery.endings import Ending
 from hub.delivery.observer import Observers
-from hub.delivery.seat import Seat
+from hub.delivery.seat import Ending, Seat
 from hub.delivery.subscriber import Subscriber
 from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.errors import HistoryUnavailable

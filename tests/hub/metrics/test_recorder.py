@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub import Grant, Settings, create_app
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.errors import HistoryUnavailable
 from hub.metrics.catalogue import CATALOGUE
 from hub.protocol.updates import Update

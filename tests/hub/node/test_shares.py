@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hub import Settings
 from hub.auth.grant import ANONYMOUS, CompiledGrant
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.delivery.subscriber import Payer, payer_at
 from hub.errors import LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from hub import Settings
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.application import HubApplication

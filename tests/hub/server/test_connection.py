@@ -17,7 +17,7 @@ import uvloop
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 
 from hub import Settings, Update, create_app
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.history.memory import MemoryHistory
 from hub.server import http1, socket_options
 from hub.server.asgi import AsgiConnection

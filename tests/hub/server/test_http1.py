@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from hub import Settings, Update, create_app
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.development import DEVELOPMENT_TOKEN
 from hub.server import http1, open_connections
 from hub.server.http1 import AttachedProtocol, HttpProtocol, State

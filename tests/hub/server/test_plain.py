@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, WebSocketRoute
 
 from hub import Grant, Settings, create_app
-from hub.delivery.endings import Ending
+from hub.delivery.seat import Ending
 from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.history.memory import MemoryHistory
 from hub.http.application import PlainPublisher
