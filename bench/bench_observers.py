@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from bench.measure import Figures
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 QUESTION = "What do log lines and metrics cost?"
 WORKLOAD = (

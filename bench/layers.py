@@ -35,7 +35,7 @@ from uvicorn.server import ServerState
 from hub import Settings
 from hub.auth.signing import sign_classic_token
 from hub.development import DEVELOPMENT_KEY
-from hub.http.application import server_app
+from hub.http.embedding import server_app
 
 try:
     from hub.server.plain import HubProtocol as Protocol

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hub.auth.grant import Grant
     from hub.client import Client, SyncClient
     from hub.errors import ConfigurationError, HubError
-    from hub.http.application import HubApplication, create_app
+    from hub.http.embedding import HubApplication, create_app
     from hub.hub import Hub
     from hub.protocol.updates import Update
     from hub.settings import Settings, settings_from_environment
@@ -50,7 +50,7 @@ _MODULES: Final = {
     "Settings": "hub.settings",
     "SyncClient": "hub.client",
     "Update": "hub.protocol.updates",
-    "create_app": "hub.http.application",
+    "create_app": "hub.http.embedding",
     "settings_from_environment": "hub.settings",
 }
 """The module that defines each name.
@@ -62,7 +62,7 @@ the client does not load the server.
 
 def __getattr__(name: str) -> Any:
     if name == "app":  # made from the environment once, when it is first used
-        from hub.http.application import app_from_environment
+        from hub.http.embedding import app_from_environment
 
         value: Any = app_from_environment()
     elif name in _MODULES:

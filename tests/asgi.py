@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 NDJSON = ("content-type", "application/x-ndjson")
 

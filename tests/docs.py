@@ -94,7 +94,7 @@ API: Final = {
     ),
     "reference/hub.md": (
         "The hub in Python",
-        ("hub.http.application.create_app", "hub.http.application.HubApplication", "hub.protocol.updates.Update",
+        ("hub.http.embedding.create_app", "hub.http.embedding.HubApplication", "hub.protocol.updates.Update",
          "hub.auth.grant.Grant", "hub.auth.signing", "hub.client.asynchronous", "hub.client.synchronous",
          "hub.client.messages", "hub.client.errors", "hub.testing.memory_hub", "hub.testing.recording",
          "hub.testing.subscriber", "hub.pytest_plugin", "hub.settings.Settings", "hub.errors"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uvicorn
 
 from bench.baselines import announce
-from hub.http.application import app_from_environment
+from hub.http.embedding import app_from_environment
 
 if __name__ == "__main__":
     config = uvicorn.Config(

@@ -12,7 +12,7 @@ from hub import Grant, Settings, create_app
 from hub.testing import record_updates
 
 if TYPE_CHECKING:
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 
 # -- own session authorization

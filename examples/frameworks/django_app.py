@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
     from starlette.requests import Request
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 HUB = "/live/.well-known/mercure"
 PAGE = (Path(__file__).parent / "page.html").read_text("utf-8").replace("HUB", HUB)

@@ -26,6 +26,7 @@ import hashlib
 import json
 import time
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hub.auth.claims import Unverified
-    from hub.auth.grant import Action
+    from hub.auth.grant import Action, Grant
     from hub.auth.keys import KeySource, TrustedKeys
     from hub.protocol.requests import Headers
     from hub.settings import Settings
@@ -69,10 +70,13 @@ class Compiler(Protocol):
         """Return the matcher of a pattern."""
         ...
 
-    async def compile_all(self, selectors: Sequence[Selector], refused: list[str]) -> dict[Selector, TopicMatcher]:
+    async def compile_all(
+        self, selectors: Sequence[Selector], refused: list[str] | None = None
+    ) -> dict[Selector, TopicMatcher]:
         """Return the matchers of patterns, without hogging the event loop.
 
-        The messages of URL Patterns that are refused are added to `refused`.
+        With a list `refused`, the messages of URL Patterns that are refused are added
+        to it.
         """
         ...
 
@@ -232,6 +236,27 @@ class Authorizer:
             return None
         self.lookups += 1
         return verified.grant
+
+    async def compiled(self, grant: Grant) -> CompiledGrant:
+        """Return a grant of the application with its matchers.
+
+        Raises `PatternError` if a pattern is invalid, which is a fault of the
+        application, and `TokenRequired` if the grant has expired.
+        """
+        expires = grant.expires
+        assert not isinstance(expires, datetime)  # Grant has made it a number
+        if expires is not None and expires <= self._clock():
+            raise TokenRequired("the grant of the application has expired")
+        published, subscribed = grant.selectors("publish"), grant.selectors("subscribe")
+        compiled = await self._compiler.compile_all([*published, *subscribed])
+        subject = f"application {grant.subject}" if grant.subject else None
+        return CompiledGrant(
+            publish=tuple(compiled[selector] for selector in published),
+            subscribe=tuple(compiled[selector] for selector in subscribed),
+            expires=expires,
+            subject=subject,
+            publisher=subject or hashlib.sha256(json.dumps(["application", sorted(published)]).encode()).hexdigest(),
+        )
 
     async def verify(self, action: Action, token: str, *, resource: str) -> CompiledGrant:
         """Return the grant of `token` for a request that does `action`.

@@ -17,7 +17,7 @@ from hub.auth.signing import development_token, token_command
 from hub.cli.app import app
 from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.errors import ConfigurationError
-from hub.http.application import server_app
+from hub.http.embedding import server_app
 from hub.http.endpoints import DEBUGGER
 from hub.logs import log_to_stderr
 from hub.process.hang_up import CurrentKeys, HangUp
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from hub.metrics.board import Board
     from hub.metrics.server import MetricsServer
     from hub.process.listeners import Address

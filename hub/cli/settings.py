@@ -66,7 +66,7 @@ def check(config: Config = None, env_file: EnvFile = None, dev: Dev = None) -> N
     The exit status is 0 if a hub would start with them, and 2 if not.  Files and
     servers that the settings name are not opened, except for keys.
     """
-    from hub.http.application import server_app
+    from hub.http.embedding import server_app
 
     with settings_sources(config, env_file, dev=dev) as sources:
         server_app(sources.settings())

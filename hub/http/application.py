@@ -1,14 +1,14 @@
-"""The ASGI application of a hub.
+"""The ASGI application of a hub: the way of each request to its endpoint.
 
-`create_app` is the only function that wires the parts of a hub together.
+Belongs here: what holds for all requests, such as CORS, the headers of every response
+and the count of requests.  Does not belong here: what a program calls (`embedding`),
+and what an endpoint does.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from concurrent.futures import CancelledError, wait
-from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,42 +18,30 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
-from hub.auth.signing import token_command
-from hub.delivery.subscriber import payer_at
-from hub.errors import Closing, ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
-from hub.history import open_history
+from hub.errors import ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.http import problems
 from hub.http.authorization import Authorization
 from hub.http.cors import Cors, cors
 from hub.http.endpoints import Endpoints
-from hub.http.gauges import gauges
 from hub.http.request import TOKENS, PlainRequest, Request
 from hub.http.response import SERVER_SEND
-from hub.hub import Hub
-from hub.logs import configure_log, current_request, log_beside_uvicorn
-from hub.metrics.board import Board
-from hub.metrics.recorder import Recorder
+from hub.logs import current_request
 from hub.node.shutdown import before_signals
-from hub.protocol.requests import selectors_of, take_tokens
-from hub.protocol.updates import Update, require_updates
+from hub.protocol.requests import take_tokens
 from hub.server.http1 import lines_of
 from hub.server.open_connections import CONNECTIONS, Connections
-from hub.settings.sources import Sources
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from contextlib import AbstractContextManager
-    from typing import Unpack
 
     from starlette.requests import Request as StarletteRequest
     from starlette.types import Message, Receive, Scope, Send
 
-    from hub.history.base import History
     from hub.http.authorization import Authorize
     from hub.http.request import Answer
-    from hub.metrics.board import Slot
-    from hub.protocol.data import Data, Matchers
+    from hub.hub import Hub
     from hub.settings import Settings
 
 
@@ -71,32 +59,22 @@ _SECURITY_HEADERS: Final = [
 """Headers that are added to every response (R24)."""
 
 
-class HubApplication:
+class Application:
     """A hub as an ASGI application, on its own or mounted in another application.
 
     Routes are compared with the full path of a request, so if the hub is mounted, its
     path in the settings must include the path of the mount.  Publish and subscribe
     requests are answered directly; all others go through Starlette's router.
-
-    The program around the hub publishes and subscribes with its methods, without HTTP
-    and without a token.
     """
 
-    def __init__(self, hub: Hub, authorize: Authorize | None = None, slot: Slot | None = None) -> None:
+    def __init__(self, hub: Hub, authorize: Authorize | None = None) -> None:
         self.hub = hub
-        self._connections: Connections | None = None  # those of the hub's own protocol
-        self.metrics_url = ""
-        """Where the metrics of this process are served; "" if they are not."""
         self.listener_is_tuned = False
         """Whether the server's connections have their time-outs from its listener."""
-        self._slot = slot
-        if slot is not None:
-            self._record(slot)
+        self._observer = hub.observer
+        self._connections: Connections | None = None  # those of the hub's own protocol
         self._authorization = Authorization(hub, authorize)
         self._has_reported = False  # that its path lacks that of its mount
-        self._loop: asyncio.AbstractEventLoop | None = None  # while the hub runs
-        self._read_again: Callable[[], Sources] | None = None  # reads the keys; None if that is not wanted
-        self._reading: asyncio.Task[None] | None = None
         self._endpoints = endpoints = Endpoints(hub, self._authorization)
         self._health_checks = frozenset(endpoints.health_checks())
         self._methods = endpoints.by_method()  # method -> endpoint, for the hub's own path
@@ -111,132 +89,6 @@ class HubApplication:
         self._router.router.redirect_slashes = False
         self.state = self._router.state  # Starlette's application state; `state.hub` is the hub
         self.state.hub = hub
-
-    # -- for the program around the hub
-
-    async def publish(
-        self,
-        *topics: str,
-        data: Data = "",
-        private: bool = False,
-        id: str | None = None,
-        type: str | None = None,
-        retry: int | None = None,
-    ) -> str:
-        """Publish one update, and return its id.
-
-        The first topic is the canonical one; `retry` is in ms.  A dict or list as data
-        becomes compact JSON.  Raises TypeError for data of another type, and the errors
-        of `Hub.publish`: `InvalidRequest` if the update breaks a rule, `NotRunning`,
-        `Closing`, and `HistoryUnavailable`.
-        """
-        update = Update(topics, data, private, id, type, retry)
-        await self.hub.publish(update)
-        return update.id
-
-    async def publish_many(self, updates: Iterable[Update]) -> list[str]:
-        """Publish updates in one step, all or none, and return their ids.
-
-        Raises the errors of `publish`, and `TooLarge` if there are too many.
-        """
-        together = list(updates)
-        require_updates(together)
-        await self.hub.publish(*together)
-        return [update.id for update in together]
-
-    def publish_sync(
-        self,
-        *topics: str,
-        data: Data = "",
-        private: bool = False,
-        id: str | None = None,
-        type: str | None = None,
-        retry: int | None = None,
-    ) -> str:
-        """Publish one update from another thread of this process, and return its id.
-
-        Frameworks run views that are not `async` in such threads.  Waits until the
-        history has the update.  Raises RuntimeError in the thread of the hub's event
-        loop, which it would block, and the errors of `publish`.  If it raises
-        `Closing`, the update may have been published.
-        """
-        loop = self._loop
-        if loop is None:
-            raise NotRunning
-        if _runs_here(loop):
-            raise RuntimeError("publish_sync would block the event loop of the hub: here, use `await publish(…)`")
-        update = self.publish(*topics, data=data, private=private, id=id, type=type, retry=retry)
-        try:
-            published = asyncio.run_coroutine_threadsafe(update, loop)
-        except RuntimeError:  # the loop is closed
-            update.close()
-            raise NotRunning from None
-        while not wait([published], timeout=1).done:
-            if loop.is_closed() and not published.done():  # nothing will ever end it
-                update.close()
-                raise Closing
-        try:
-            return published.result()
-        except CancelledError:  # the loop was closed meanwhile
-            raise Closing from None
-
-    def subscribe(
-        self, *topics: str, last_event_id: str | None = None, wait: bool = True, **matchers: Unpack[Matchers]
-    ) -> AsyncGenerator[Update, None]:
-        """Return an iterator over the updates that match any of `topics` or `matchers`.
-
-        Private updates are among them.  A topic is an exact one or a URI template; the
-        name of a matcher is that of a parameter, as in `match_mqtt="sensors/#"`.
-
-        The iterator begins after the update with the id `last_event_id`, or with the
-        oldest one for "earliest".  Without an id, it begins with the first update that
-        is published after this call.  It ends when the hub shuts down or, if `wait` is
-        false, when it has read all that the history has.
-
-        Raises `InvalidRequest` if a pattern is invalid, and `NotRunning`.  The
-        iteration raises `PositionExpired` if the program is so slow that the history
-        has forgotten updates before they were read.
-        """
-        return self.hub.read(selectors_of(topics, matchers), last_event_id, waits=wait)
-
-    def read_keys_soon(self, read_again: Callable[[], Sources]) -> None:
-        """Take the keys of the sources that `read_again` returns, in a moment.
-
-        May be called from a signal handler, also before the hub runs.  Logs the result.
-        """
-        self._read_again = read_again
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_reading)
-
-    def _begin_reading(self) -> None:
-        """Read the keys, unless they are being read: then they are read once more."""
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read_keys())
-
-    async def _read_keys(self) -> None:
-        while (read_again := self._read_again) is not None:
-            self._read_again = None
-            try:
-                await self._take_keys(await asyncio.to_thread(read_again))
-            except ConfigurationError as error:
-                log.error(KEYS_FAILED, reason=str(error))
-            except Exception:
-                log.exception(KEYS_FAILED)
-
-    async def _take_keys(self, sources: Sources) -> None:
-        settings = self.hub.settings
-        with sources.named():
-            new = sources.settings()
-            settings.require_same_roles(new)
-            await self.hub.authorizer.take_keys(new)
-        self.hub.settings = settings.with_keys_of(new)
-        log.info("the keys were read again")
-        if new.max_connections > settings.max_connections:  # the limit of open files has reduced it
-            new = new.model_copy(update={"max_connections": settings.max_connections})
-        if changed := settings.other_changes(new):
-            log.warning("other settings have changed: they count after a restart", settings=", ".join(changed))
-
-    # -- ASGI
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the lifespan."""
@@ -254,7 +106,7 @@ class HubApplication:
             scope["state"][CONNECTIONS] = self._connections = Connections(
                 max_header_fields=settings.max_header_fields,
                 max_head=settings.max_head,
-                refused=self.hub.observer.refused,
+                refused=self._observer.refused,
                 publisher=self._publisher(),
                 are_tuned=self.listener_is_tuned,
             )
@@ -287,7 +139,7 @@ class HubApplication:
         if preflight is not None:
             if preflight.status_code >= 400:
                 log.info("request refused by CORS: `cors_origins` does not allow it", status=preflight.status_code)
-                self.hub.observer.refused("cors")
+                self._observer.refused("cors")
             return request.answer(preflight)
         # 3. The target * is the server as a whole, of which there is only one thing to
         #    know: it answers (RFC 9110, 7.1 and 9.3.7).
@@ -305,7 +157,7 @@ class HubApplication:
             except RequestError as error:
                 return request.answer(problems.respond(error, request, self.hub))
         except Exception:
-            self.hub.observer.refused("internal_server_error")
+            self._observer.refused("internal_server_error")
             await request.answer(PlainTextResponse("Internal Server Error", 500))()
             raise
 
@@ -331,14 +183,14 @@ class HubApplication:
         """
         counted: AbstractContextManager[None] = nullcontext()
         if request.scope["path"] not in self._health_checks:
-            counted = self.hub.shares.requests.taken(payer_at(request.address, True))
+            counted = self.hub.admission.request(request.address)
         try:
             with counted:
                 await request.answer(self._router)()
         except LimitExceeded as error:  # never from the router, which answers its own
             await request.answer(problems.respond(error, request, self.hub))()
         except Exception:  # the router has answered
-            self.hub.observer.refused("internal_server_error")
+            self._observer.refused("internal_server_error")
             raise
 
     def _refuse(self, request: StarletteRequest, error: Exception) -> Response:
@@ -362,45 +214,11 @@ class HubApplication:
         wait indefinitely at shutdown, because an event stream does not end by itself.
         """
         try:
-            with self._metrics():
-                async with self.hub.running():
-                    self._loop = asyncio.get_running_loop()
-                    if self._read_again is not None:
-                        self._begin_reading()
-                    with before_signals(self.hub.shutdown.begin):
-                        yield
+            async with self.hub.running():
+                with before_signals(self.hub.shutdown.begin):
+                    yield
         finally:
-            self._loop = None
             self._authorization.close()
-
-    def _record(self, slot: Slot) -> None:
-        self.hub.observe(Recorder(slot, lambda: gauges(self.hub, self._connections)))
-
-    @contextmanager
-    def _metrics(self) -> Iterator[None]:
-        """Count and serve metrics inside of the context, if this process alone does.
-
-        If they cannot be served, the hub works without them.
-        """
-        settings = self.hub.settings
-        if settings.metrics_port is None or self._slot is not None or not _may_serve_metrics():
-            yield
-            return
-        from hub.metrics.server import MetricsServer
-
-        with closing(Board()) as board:
-            try:
-                server = MetricsServer(board, settings.metrics_host, settings.metrics_port)
-            except OSError as error:
-                log.error("no metrics", reason=str(error))
-                yield
-                return
-            with closing(server):
-                self._record(board.slots[0])
-                self.metrics_url = server.url
-                log.info("metrics are served", url=server.url)
-                server.start()
-                yield
 
 
 class PlainPublisher:
@@ -410,9 +228,7 @@ class PlainPublisher:
     request of ASGI.
     """
 
-    def __init__(
-        self, app: HubApplication, publish: Callable[[Request], Awaitable[Response]], cors: Cors | None
-    ) -> None:
+    def __init__(self, app: Application, publish: Callable[[Request], Awaitable[Response]], cors: Cors | None) -> None:
         self.target = app.hub.settings.path.encode("utf-8")
         fields = [*_SECURITY_HEADERS, *([] if cors is None else [(b"vary", b"Origin")])]
         self.fields = lines_of(fields)  # those of a response to a request without an Origin
@@ -441,101 +257,6 @@ class PlainPublisher:
         except Exception:
             hub.observer.refused("internal_server_error")
             raise
-
-
-def create_app(
-    settings: Settings, *, authorize: Authorize | None = None, history: History | None = None
-) -> HubApplication:
-    """Return the ASGI application of one hub, for a program that contains it.
-
-    `authorize` is a function of the program, async or not, that takes a Starlette
-    request without its body.  It returns a `Grant`, or None if it does not know the
-    client: then tokens count, if the settings have keys for them, and else the client
-    is anonymous or gets 401.  It is called for each request to publish, to subscribe
-    or to list subscriptions.  An error that it raises is a 500.
-
-    Updates are stored in `history`; if it is None, in the history that the settings
-    name.  A process may have several applications.  The server must run the
-    application's lifespan, or an outer application must enter `running()`.
-
-    Raises `ConfigurationError` if a key does not fit, if a package is missing, or if
-    nobody could subscribe.
-    """
-    configure_log(settings.log_format, with_clients=settings.log_clients)
-    _warn_of_development(settings)
-    if not (authorize is None or callable(authorize)):
-        raise TypeError(f"authorize={authorize!r:.80} is no function")
-    if authorize is None:
-        settings.require_subscribers()
-    if history is None:
-        history = open_history(settings.history_url, settings.retention)
-    return HubApplication(Hub(settings, history), authorize)
-
-
-def server_app(settings: Settings, slot: Slot | None = None) -> HubApplication:
-    """Return the application of a hub that a server serves alone.
-
-    `slot` takes its metrics; if it is None, the application serves them itself, if the
-    settings have a port for them.
-
-    Raises `ConfigurationError` as `create_app` does, and if nobody could publish.
-    """
-    settings.require_publishers()
-    settings.require_subscribers()
-    return HubApplication(Hub(settings, open_history(settings.history_url, settings.retention)), slot=slot)
-
-
-def _warn_of_development(settings: Settings) -> None:
-    if settings.has_well_known_keys:
-        log.warning("DEVELOPMENT MODE: the keys are public, so anyone can publish")
-    elif settings.dev:
-        # The default address: the server's own is not known yet.
-        origin = (settings.public_urls or ("http://localhost:3000",))[0]
-        log.warning("DEVELOPMENT MODE, with the keys that were set", to_sign_a_token=token_command(settings, origin))
-
-
-def app_from_environment() -> HubApplication:
-    """Return the application that `uvicorn hub:app` serves.
-
-    Its settings come from the environment.  If they are invalid, prints one sentence to
-    stderr and exits with status 2.
-    """
-    try:
-        sources = Sources()
-        with sources.named():
-            settings = sources.settings()
-            log_beside_uvicorn(settings.log_format, with_clients=settings.log_clients)
-            sources.report()
-            _warn_of_development(settings)
-            return server_app(settings)
-    except ConfigurationError as error:
-        print(f"hub: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
-def _may_serve_metrics() -> bool:
-    """Return whether this process alone serves the hub, as far as it can know.
-
-    Each of the workers of uvicorn would serve its own numbers, and only one of them
-    could have the port.
-    """
-    import multiprocessing
-
-    if multiprocessing.parent_process() is None:
-        return True
-    log.warning(
-        "no metrics: this process is a worker of another server, which cannot add up the numbers of all; "
-        "`skipfilter serve --workers` can"
-    )
-    return False
-
-
-def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether an event loop runs in the present thread."""
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
 
 
 def _path_to_set(scope: Scope, settings: Settings) -> str:

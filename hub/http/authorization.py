@@ -14,33 +14,35 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import hashlib
 import inspect
-import json
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as StarletteRequest
 
-from hub.auth.grant import ANONYMOUS, CompiledGrant, Grant
+from hub.auth.grant import ANONYMOUS, Grant
 from hub.auth.presented import require_same_site
+from hub.delivery.log_lines import shown_matchers
 from hub.delivery.subscriber import payer_at
-from hub.errors import Full, LimitExceeded, NotAsked, TokenRequired, Undecided
+from hub.errors import Misdirected, TokenRequired, Undecided
 from hub.protocol.requests import header_values
+from hub.server.begun import Begun
 from hub.threads import call_soon
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine
 
-    from hub.auth.grant import Action
-    from hub.delivery.subscriber import Payer
+    from hub.auth.grant import Action, CompiledGrant
     from hub.http.request import Request
     from hub.hub import Hub
+
+log = structlog.stdlib.get_logger("hub")
 
 Authorize: TypeAlias = Callable[[StarletteRequest], Grant | Awaitable[Grant | None] | None]
 """A function of an application that decides what the client of a request may do."""
@@ -56,12 +58,14 @@ class Authorization:
     """The decisions of one hub, with the function `authorize` of its application."""
 
     def __init__(self, hub: Hub, authorize: Authorize | None) -> None:
-        self._hub = hub
+        self._settings = settings = hub.settings
+        self._authorizer = hub.authorizer
+        self._admission = hub.admission
+        self._observer = hub.observer
         self._authorize = authorize
         self._is_async = authorize is not None and _is_async(authorize)
         self._threads = ThreadPoolExecutor(THREADS, "hub-authorize")  # it starts none before the first call
         self._idle = asyncio.Semaphore(THREADS)  # the number of threads that are idle
-        settings = hub.settings
         self._takes_tokens: dict[Action, bool] = {
             "publish": settings.has_keys("publisher"),
             "subscribe": settings.has_keys("subscriber"),
@@ -74,76 +78,111 @@ class Authorization:
 
     def may_allow(self, action: Action) -> bool:
         """Return whether any request could be allowed this action."""
-        settings = self._hub.settings
+        settings = self._settings
         return self._authorize is not None or (settings.can_publish if action == "publish" else settings.can_subscribe)
 
-    def take_rate(self, address: str) -> None:
-        """Use the rate of an address, if the application is to be asked.
+    def public_origin(self, request: Request) -> str:
+        """Return the origin of the request's URL.
 
-        Raises `LimitExceeded` if the address connects too often.
+        Raises `Misdirected` if the settings list public URLs and it is none of them
+        (R6).
+        """
+        origin, allowed = request.origin, self._settings.public_urls
+        if allowed and origin not in allowed:
+            raise Misdirected(
+                f"{shown(origin)} is not a URL of this hub; a proxy in front of it must pass the Host header on, and "
+                "send the scheme in X-Forwarded-Proto"
+            )
+        return origin
+
+    # -- the grants of requests; they raise the errors of `Authorizer.authorize`,
+    #    `Undecided` if the application does not decide in time, and any error of its
+    #    function
+
+    async def of_publisher(self, request: Request) -> CompiledGrant:
+        """Return the grant of a request whose body is read afterwards."""
+        origin = self.public_origin(request)
+        grant = None
+        if self._authorize is None and not self._settings.log_decisions:
+            grant = self._authorizer.recent("publish", request.headers, origin=origin)
+        if grant is None:
+            grant = await self._counted("publish", request, origin)
+        request.logged.subject = grant.subject
+        return grant
+
+    async def of_subscriber(self, request: Request) -> CompiledGrant:
+        """Return the grant of a request for a stream."""
+        origin = self.public_origin(request)
+        if self._authorize is not None:
+            with self._admission.asking(request.address):
+                grant = await self._decided("subscribe", request, origin)
+        elif request.method == "QUERY":
+            grant = await self._counted("subscribe", request, origin)
+        else:
+            grant = await self._decided("subscribe", request, origin)
+        request.logged.subject = grant.subject
+        return grant
+
+    async def of_reader(self, request: Request, *, required: bool = False) -> CompiledGrant:
+        """Return the grant of a request that reads something else.
+
+        If it is `required`, it is not ANONYMOUS.  Raises `LimitExceeded` if the
+        application is to be asked, and the address asks too often.
         """
         if self._authorize is not None:
-            self._hub.admission.take_rate(payer_at(address))
+            self._admission.take_rate(payer_at(request.address))
+        grant = await self._decided("subscribe", request, self.public_origin(request), required=required)
+        request.logged.subject = grant.subject
+        return grant
 
-    @contextmanager
-    def bounded(self, address: str) -> Iterator[Payer]:
-        """Bound how often, and how often at a time, an address has the application
-        asked about a stream, which happens inside of the context.
+    async def _counted(self, action: Action, request: Request, origin: str) -> CompiledGrant:
+        """Return the grant of a request, which counts as long as it waits.
 
-        Yields the client whose rate is used.
-
-        Raises `LimitExceeded` if the address connects too often, `NotAsked` if it has
-        more than its share of the requests in progress, and `Undecided` if there are
-        too many.
+        While its token waits for keys, or for the application, nobody knows its client.
+        So it counts as one without a token, which the kept part is not for.
         """
-        client, requests = payer_at(address, True), self._hub.shares.requests
-        self.take_rate(address)
-        try:
-            requests.take(client)
-        except LimitExceeded as error:
-            kind = Undecided if isinstance(error, Full) else NotAsked
-            raise kind(f"authorize was not called: {error}") from None
-        try:
-            yield client
-        finally:
-            requests.give_back(client)
+        decision = self._decided(action, request, origin)
+        if self._authorize is None:
+            begun = Begun(decision)
+            if begun.has_ended:
+                return begun.result
+            with self._admission.request(request.address):
+                return await begun
+        with self._admission.request(request.address):
+            return await decision
 
-    def recent(self, action: Action, request: Request, origin: str) -> CompiledGrant | None:
-        """Return the grant of a token that was used before; None if `grant` decides."""
-        if self._authorize is not None or self._hub.settings.log_decisions:
-            return None
-        return self._hub.authorizer.recent(action, request.headers, origin=origin)
+    async def _decided(self, action: Action, request: Request, origin: str, *, required: bool = False) -> CompiledGrant:
+        """Return what the client of a request may do, and log it if that is wanted.
 
-    def grant(
-        self, action: Action, request: Request, origin: str, *, required: bool = False
-    ) -> Coroutine[Any, Any, CompiledGrant]:
-        """Return what the client of a request may do.
-
-        `origin` is the scheme and authority that the request is to.  If a grant is
-        `required`, it is not ANONYMOUS.
-
-        Raises the errors of `Authorizer.authorize`, `Undecided` if the application does
-        not decide in time, and any error of its function.
+        `origin` is the scheme and authority that the request is to.
         """
         if self._authorize is None:
-            return self._by_token(action, request, origin, required=required)
-        return self._decision(self._authorize, action, request, origin, required=required)
+            grant = await self._by_token(action, request, origin, required=required)
+        else:
+            grant = await self._by_function(self._authorize, action, request, origin, required=required)
+        if self._settings.log_decisions:
+            request.logged.subject = grant.subject
+            matchers = grant.publish if action == "publish" else grant.subscribe
+            anonymous = {"anonymous": True} if grant is ANONYMOUS else {}
+            grants = {"grants": len(matchers), "first_grants": shown_matchers(matchers)}
+            log.info("client authorized", action=action, **anonymous, **grants, **grant.token)
+        return grant
 
     def _by_token(
         self, action: Action, request: Request, origin: str, *, required: bool
     ) -> Coroutine[Any, Any, CompiledGrant]:
-        return self._hub.authorizer.authorize(action, request.headers, request.tokens, origin=origin, required=required)
+        return self._authorizer.authorize(action, request.headers, request.tokens, origin=origin, required=required)
 
-    async def _decision(
+    async def _by_function(
         self, authorize: Authorize, action: Action, request: Request, origin: str, *, required: bool
     ) -> CompiledGrant:
-        settings = self._hub.settings
+        settings = self._settings
         grant = await self._ask(authorize, request)
         if grant is not None:
             if action == "publish" and not _is_no_page(request):
                 own = (origin, *settings.public_urls)
                 require_same_site(request.headers, own, settings.publish_origins, "with a session")
-            return await self._compiled(grant)
+            return await self._authorizer.compiled(grant)
         if self._takes_tokens[action]:
             return await self._by_token(action, request, origin, required=required)
         if action == "subscribe" and settings.anonymous and not required:
@@ -156,8 +195,8 @@ class Authorization:
         The function gets the request without its body, and without the tokens of its
         query.
         """
-        seconds = self._hub.settings.authorize_timeout
-        began = self._hub.delivery.clock()
+        seconds = self._settings.authorize_timeout
+        began = time.perf_counter()
         try:
             async with asyncio.timeout(seconds) as timeout:
                 grant = await self._call(authorize, StarletteRequest(request.scope))
@@ -168,7 +207,7 @@ class Authorization:
                 raise  # it is the function's own
             raise Undecided(f"authorize has not returned within {seconds:g} s (authorize_timeout)") from None
         finally:
-            self._hub.observer.decided(self._hub.delivery.clock() - began)
+            self._observer.decided(time.perf_counter() - began)
         if grant is not None and not isinstance(grant, Grant):
             raise TypeError(f"authorize returned a {type(grant).__name__}: it must return a Grant or None")
         return grant
@@ -187,28 +226,6 @@ class Authorization:
         call = self._threads.submit(contextvars.copy_context().run, _checked, authorize, request)
         call.add_done_callback(lambda _: call_soon(loop, self._idle.release))
         return await asyncio.wrap_future(call)
-
-    async def _compiled(self, grant: Grant) -> CompiledGrant:
-        """Return a grant with its matchers.
-
-        Raises `PatternError` if a pattern is invalid, which is a fault of the
-        application, and `TokenRequired` if the grant has expired.
-        """
-        hub = self._hub
-        expires = grant.expires
-        assert not isinstance(expires, datetime)  # Grant has made it a number
-        if expires is not None and expires <= hub.wall_clock():
-            raise TokenRequired("the grant of the application has expired")
-        published, subscribed = grant.selectors("publish"), grant.selectors("subscribe")
-        compiled = await hub.compiler.compile_all([*published, *subscribed])
-        subject = f"application {grant.subject}" if grant.subject else None
-        return CompiledGrant(
-            publish=tuple(compiled[selector] for selector in published),
-            subscribe=tuple(compiled[selector] for selector in subscribed),
-            expires=expires,
-            subject=subject,
-            publisher=subject or hashlib.sha256(json.dumps(["application", sorted(published)]).encode()).hexdigest(),
-        )
 
     def close(self) -> None:
         """End the threads of calls that are over."""

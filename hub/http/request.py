@@ -10,10 +10,12 @@ from urllib.parse import quote
 from hub.errors import InvalidRequest, TooLarge
 from hub.logs import LoggedRequest, current_request
 from hub.protocol.origins import normal_origin
-from hub.protocol.requests import decode_utf_8
+from hub.protocol.requests import decode_utf_8, header_values
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from starlette.requests import Request as StarletteRequest
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,6 +26,13 @@ TOKENS: Final = "hub.tokens"
 """The key of the scope for the tokens that were taken out of the query (V42)."""
 
 
+BODY_GRACE: Final = 10.0
+"""Seconds that a body may take to arrive, however slowly; see `body_timeout`."""
+LEAST_BODY_RATE: Final = 1_000
+"""Bytes a second that a body must have for each second more."""
+
+Patience: TypeAlias = "Callable[[float], AbstractAsyncContextManager[Callable[[float], None]]]"
+"""Limits how long the code inside of a context waits; see `Shutdown.until_closing`."""
 Answer: TypeAlias = "Callable[[], Awaitable[None]]"
 """A function that sends the answer to one request; it is called once.
 
@@ -38,7 +47,7 @@ class Request:
     `origin`, `address` and `raw_path` are computed on each access.
     """
 
-    __slots__ = ("arrived", "headers", "logged", "method", "progress", "query", "receive", "scope", "send", "tokens")
+    __slots__ = ("headers", "logged", "method", "query", "receive", "scope", "send", "tokens")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -48,10 +57,6 @@ class Request:
         self.query: bytes = scope["query_string"]  # still encoded, without tokens
         self.tokens: tuple[str, ...] = scope[TOKENS]  # the tokens of the query
         self.headers: Headers = scope["headers"]  # (name, value) in order; names are in lower case
-        self.arrived = 0
-        """Bytes of the body that have arrived, while it is read."""
-        self.progress: Callable[[], None] | None = None
-        """Called whenever a part of the body has arrived."""
         self.logged = LoggedRequest(self.headers, scope.get("client"), self.method, scope["path"])
 
     @classmethod
@@ -100,25 +105,44 @@ class Request:
         """Return what sends `response` as the answer to this request."""
         return partial(response, self.scope, self.receive, self.send)
 
-    async def body(self, limit: int) -> bytes:
+    async def body(self, limit: int, patience: Patience, most: float) -> bytes:
         """Read and return the body.
 
+        It may take BODY_GRACE seconds to arrive, then longer if it arrives fast enough,
+        but `most` seconds at most.
+
         Raises `TooLarge` as soon as it is longer than `limit` bytes; 0 is no limit.
-        Raises `InvalidRequest` if the client disconnects before the end.
+        Raises `InvalidRequest` if the client disconnects before the end, or if the
+        server has dropped the body, and the errors of `patience`.
         """
         body = bytearray()
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                # The answer reaches no client, but the error is logged.
-                raise InvalidRequest("the client disconnected before the whole body had arrived")
-            body += message.get("body", b"")
-            _require_size(len(body), limit)
-            self.arrived = len(body)
-            if self.progress is not None:
-                self.progress()
-            if not message.get("more_body", False):
-                return bytes(body)
+        async with patience(min(most, BODY_GRACE)) as allow:
+            while True:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    # The answer reaches no client, but the error is logged.
+                    raise InvalidRequest("the client disconnected before the whole body had arrived")
+                body += message.get("body", b"")
+                _require_size(len(body), limit)
+                if not message.get("more_body", False):
+                    break
+                allow(min(most, BODY_GRACE + len(body) / LEAST_BODY_RATE))
+        if not body:
+            self._require_no_upgrade()
+        return bytes(body)
+
+    def _require_no_upgrade(self) -> None:
+        """Raise `InvalidRequest` if a server may have dropped the body.
+
+        Some servers drop the body of a request that asks for another protocol, instead
+        of ignoring that (RFC 9110, 7.8).  The hub's own protocol ignores it.
+        """
+        if upgrade := header_values(self.headers, b"upgrade"):
+            protocol = shown(upgrade[0].decode("latin-1"))
+            raise InvalidRequest(
+                f"the request has no body, as the server drops it because of Upgrade: {protocol}; start uvicorn with "
+                "--http hub.server:HubProtocol, or let the client send HTTP/1.1 without an upgrade"
+            )
 
 
 class PlainRequest(Request):
@@ -130,7 +154,7 @@ class PlainRequest(Request):
         super().__init__(scope, _no_asgi, _no_asgi)
         self._body = body
 
-    async def body(self, limit: int) -> bytes:
+    async def body(self, limit: int, patience: Patience, most: float) -> bytes:
         """Return the body, or raise `TooLarge`."""
         _require_size(len(self._body), limit)
         return self._body

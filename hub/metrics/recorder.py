@@ -4,7 +4,7 @@ A count is an addition to a cell.  There are some for a request or a dispatch, a
 for a delivery.  Their cost is in `bench/results/observers.json`.
 
 Belongs here: what an `Observer` is told.  Does not belong here: numbers that the parts
-of the hub know themselves, which a reader gets as they are then (`hub.http.gauges`).
+of the hub know themselves, which a reader gets as they are then (`hub.metrics.gauges`).
 """
 
 from __future__ import annotations

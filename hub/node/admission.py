@@ -12,19 +12,21 @@ describes the same as a leaky bucket, which fills up instead of running empty.
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from cachetools import TTLCache
 
 from hub.delivery.heartbeats import LATE_SECONDS
-from hub.delivery.subscriber import ADDRESS
-from hub.errors import Busy, Full, LimitExceeded
+from hub.delivery.subscriber import ADDRESS, payer_at
+from hub.errors import Busy, Full, LimitExceeded, NotAsked, Undecided
 from hub.node.outage import Outage
 from hub.protocol import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from random import Random
 
     from hub.auth.grant import CompiledGrant
@@ -86,6 +88,34 @@ class Admission:
             if wait := self._rates.take(name, times):
                 raise LimitExceeded(f"the limit of new subscribers a second for {one} is exceeded").retry_after(wait)
 
+    @contextmanager
+    def asking(self, address: str) -> Iterator[None]:
+        """Bound how often, and how often at a time, an address has the application
+        asked about a stream, which happens inside of the context.
+
+        Raises `LimitExceeded` if the address connects too often, `NotAsked` if it has
+        more than its share of the requests in progress, and `Undecided` if there are
+        too many.
+        """
+        payer, requests = payer_at(address, True), self._shares.requests
+        self.take_rate(payer)
+        try:
+            requests.take(payer)
+        except LimitExceeded as error:
+            kind = Undecided if isinstance(error, Full) else NotAsked
+            raise kind(f"authorize was not called: {error}") from None
+        try:
+            yield
+        finally:
+            requests.give_back(payer)
+
+    def request(self, address: str) -> AbstractContextManager[None]:
+        """Count a request of an unknown client, inside of the context.
+
+        Raises `LimitExceeded` if there are too many.
+        """
+        return self._shares.requests.taken(payer_at(address, True))
+
     def admit(self, payer: Payer, rated: Payer | None = None) -> Ticket:
         """Count one more connection of `payer`, until the ticket is given back.
 
@@ -128,8 +158,8 @@ class Admission:
             )
 
     def deadline(self, grant: CompiledGrant) -> tuple[float, bool]:
-        """Return when a connection that starts now must end (N82, R33), and whether that
-        is because its grant expires.
+        """Return when a connection must end (N82, R33), and whether its grant expires
+        then.
 
         The time is by `clock`.  It is infinite if the connection need not end, and now
         if its token expires before the next check of deadlines, which may be late.

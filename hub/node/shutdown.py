@@ -36,11 +36,13 @@ DRAIN_STEP: Final = 0.02
 class Shutdown:
     """The shutdown of one hub.
 
-    `is_closing` is whether it has begun.  `drain` is the number of seconds over which
-    the streams end; 0 ends them at once.  `clock` returns monotonic seconds.
+    `is_running` is whether the hub serves anyone, and `is_closing` whether the shutdown
+    has begun.  `drain` is the number of seconds over which the streams end; 0 ends them
+    at once.  `clock` returns monotonic seconds.
     """
 
     def __init__(self, delivery: Delivery, *, drain: float, clock: Callable[[], float], random: Random) -> None:
+        self.is_running = False
         self.is_closing = False
         self._delivery = delivery
         self._drain_time = drain

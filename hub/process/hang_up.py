@@ -17,7 +17,7 @@ import structlog
 
 from hub.auth.authorizer import check_keys
 from hub.errors import ConfigurationError
-from hub.http.application import KEYS_FAILED
+from hub.http.embedding import KEYS_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import socket
     from types import FrameType
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from hub.settings import Settings
 
 log = structlog.stdlib.get_logger("hub")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hub.development import DEVELOPMENT_TOKEN
 from hub.history.memory import MemoryHistory
-from hub.http.application import HubApplication
+from hub.http.embedding import HubApplication
 from hub.hub import Hub
 from hub.logs import configure_log
 from hub.settings import Settings

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hub.history.base import Entry, History
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from hub.protocol.data import Data
     from hub.protocol.updates import Update
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.hub.world import Wire
 
 

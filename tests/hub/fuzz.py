@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hub.history.base import Entry
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 Headers = list[tuple[bytes, bytes]]
 SMALL_PAGES: Final = ("/robots.txt", "/healthz", "/mercure/health/default/ready", PATH + "/health/live")

@@ -10,7 +10,7 @@ from hub.protocol.topics import FORBIDDEN
 from tests.asgi import PATH, current_token
 
 if TYPE_CHECKING:
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 BELOW: Final = PATH + "/subscriptions"
 EVERYTHING: Final = current_token(publish=["*"], subscribe=["*"])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hub import Settings
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from hub.protocol.updates import Update
     from tests.asgi import Following
     from tests.wire import Event

@@ -15,7 +15,7 @@ import pytest
 from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.delivery.subscriber import Payer
 from hub.errors import LimitExceeded
-from hub.http import endpoints
+from hub.http import request as requests
 from hub.protocol.updates import Update
 from tests.asgi import FORM, PATH, application, ask, bearer, current_token, follow, publish, scope_of
 from tests.hub.world import plain, world
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import Change, Entry
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.asgi import Following
 
 pytestmark = pytest.mark.anyio
@@ -184,7 +184,7 @@ async def _readers(app: HubApplication, address: str, count: int) -> list[Subscr
     readers = []
     with contextlib.suppress(LimitExceeded):
         for _ in range(count):
-            reader, _ = await app.state.hub.subscribe(
+            reader, _ = await app.state.hub.subscribing.admit(
                 [("exact", "a")], ANONYMOUS, "earliest", address=address, waits=False
             )
             readers.append(reader)
@@ -242,13 +242,13 @@ PATIENT = 3_600.0
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "BODY_GRACE", PATIENT)
+    monkeypatch.setattr(requests, "BODY_GRACE", PATIENT)
 
 
 @contextlib.asynccontextmanager
 async def _unfinished(app: HubApplication, address: str, count: int) -> AsyncIterator[list[asyncio.Task[None]]]:
     """Keep up to `count` requests in progress: a QUERY whose body does not end."""
-    assert app.hub.settings.body_timeout == endpoints.BODY_GRACE == PATIENT  # none of them ends by itself
+    assert app.hub.settings.body_timeout == requests.BODY_GRACE == PATIENT  # none of them ends by itself
     over = asyncio.Event()
     tasks: list[asyncio.Task[None]] = []
     answers: list[Message] = []
@@ -388,7 +388,7 @@ async def test_n23_if_all_come_from_one_address_one_warning_says_what_the_proxy_
 ) -> None:
     async def subscribe(count: int, address: str, grant: CompiledGrant = ANONYMOUS) -> None:
         for _ in range(count):
-            await app.state.hub.subscribe([], grant, address=address)
+            await app.state.hub.subscribing.admit([], grant, address=address)
 
     def warned() -> list[str]:
         return [record.getMessage() for record in caplog.records if "same address" in record.getMessage()]

@@ -27,7 +27,7 @@ from hub.errors import Undecided
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http import authorization
-from hub.http.application import HubApplication
+from hub.http.embedding import HubApplication
 from hub.hub import Hub
 from hub.protocol.events import HEARTBEAT
 from skipfilter import PatternError

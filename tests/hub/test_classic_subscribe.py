@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 pytestmark = pytest.mark.anyio
 

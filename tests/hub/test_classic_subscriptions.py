@@ -21,7 +21,7 @@ from tests.hub.presence import BELOW, EVERYTHING, TEXTS, document, encoded, subs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio

@@ -391,7 +391,7 @@ async def test_n23_patterns_of_a_replay_count_while_it_lasts() -> None:
     async with application(max_url_patterns=3, client_share=1, subscriptions=False) as app:
         hub = app.state.hub
         await hub.publish(*(Update((f"/a/1/{n}",), data="x") for n in range(3)))
-        subscriber, _ = await hub.subscribe(
+        subscriber, _ = await hub.subscribing.admit(
             [("urlpattern", pattern) for _, pattern in wanted], CompiledGrant(), "earliest"
         )
         with hub.delivery.reader_seat(subscriber, Recorder()) as seat:

@@ -33,7 +33,7 @@ from tests.wire import request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from hub.turns import FairTurns
 from tests.asgi import FORM, PATH, application, ask, bearer, current_token
 
 if TYPE_CHECKING:
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.asgi import Answer
 
 pytestmark = pytest.mark.anyio

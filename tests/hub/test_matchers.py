@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from hub.delivery.seat import Seat
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 pytestmark = pytest.mark.anyio
 both_dialects = pytest.mark.parametrize("classic", [True, False])

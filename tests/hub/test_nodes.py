@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from hub.delivery.reading import Reading
     from hub.history.base import Beat, Change, Entry, Page
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio
@@ -632,7 +632,7 @@ async def test_a_slow_stream_is_informed_of_trimmed_presence_updates_that_it_may
         grants = [CompiledGrant(subscribe=(hub.compiler.compile("exact", pattern),)) for pattern in ("*", "a")]
 
         async def reading(grant: CompiledGrant, cursor: str) -> Reading:
-            subscriber, _ = await hub.subscribe([("exact", "*")], grant, cursor)
+            subscriber, _ = await hub.subscribing.admit([("exact", "*")], grant, cursor)
             seat = stack.enter_context(hub.delivery.reader_seat(subscriber, Recorder()))
             walk: Reading = hub.delivery.reading(seat, subscriber.start)
             return walk

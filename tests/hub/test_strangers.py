@@ -144,7 +144,7 @@ async def test_n23_a_subject_differs_from_an_address_and_from_the_subjects_of_ot
         named = CompiledGrant(classic=True, subject=" 203.0.113.7")
         clients = set()
         for grant in (CompiledGrant(), named, *grants):
-            subscriber, _ = await hub.subscribe([("exact", "a")], grant, address="203.0.113.7")
+            subscriber, _ = await hub.subscribing.admit([("exact", "a")], grant, address="203.0.113.7")
             clients.add(payer_of(subscriber))
             subscriber.leave()
         assert len(clients) == 3  # those without a token or a subject count as one
@@ -217,8 +217,8 @@ async def test_an_update_of_one_topic_does_not_wait_for_a_turn() -> None:
         hub = app.state.hub
         grant = CompiledGrant(publish=tuple(hub.compiler.compile("topic", str(n)) for n in range(2_000)))
         updates = [Update(("1999",))]
-        at_once(hub.check(updates, grant))
-        at_once(hub.check([Update(tuple(map(str, range(64))))], None))
+        at_once(hub.publishing._check(updates, grant))
+        at_once(hub.publishing._check([Update(tuple(map(str, range(64))))], None))
 
 
 async def test_other_tasks_run_while_a_batch_is_parsed() -> None:

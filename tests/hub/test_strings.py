@@ -19,7 +19,7 @@ from skipfilter import UrlPattern
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 
 if TYPE_CHECKING:
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 pytestmark = pytest.mark.anyio
 both_dialects = pytest.mark.parametrize("classic", [True, False])

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from hub import Settings, Update, create_app
-from hub.http import endpoints
+from hub.http import request as requests
 from tests.asgi import (
     FORM,
     PATH,
@@ -30,7 +30,7 @@ from tests.waiting import HANG
 from tests.wire import request
 
 if TYPE_CHECKING:
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.asgi import Answer
 
 pytestmark = pytest.mark.anyio
@@ -372,7 +372,7 @@ async def test_a_body_that_trickles_has_less_time_than_one_that_arrives(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each keeps its share of the requests for all of `body_timeout`."""
-    monkeypatch.setattr(endpoints, "BODY_GRACE", 0.05)
+    monkeypatch.setattr(requests, "BODY_GRACE", 0.05)
     async with application(body_timeout=1_000) as app:
         slow = Slow(app, method, TOKEN)
         slow.come(b"match=a", more=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hub import Settings, create_app
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http import endpoints
+from hub.http import listing
 from hub.protocol.updates import Update
 from tests import wire
 from tests.asgi import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from hub.history.base import Entry
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio
@@ -250,7 +250,7 @@ async def test_n135_t78_the_cursor_of_an_empty_history_is_earliest(app: HubAppli
 @pytest.mark.parametrize("code", [*range(0x80), 0xA0, 0xFF, 0x100, 0x05D0, 0x2028, 0xFFFD, 0x1F600])
 def test_n136_t77_special_characters_in_an_etag_are_escaped(code: int) -> None:
     escaped = f"%{code:02X}".encode() if code <= 0x20 or chr(code) in '"%\x7f' else chr(code).encode("utf-8")
-    assert endpoints._etag(f"a{chr(code)}b") == b'"a' + escaped + b'b"'
+    assert listing._etag(f"a{chr(code)}b") == b'"a' + escaped + b'b"'
 
 
 IDS = ["urn:uuid:1", "a b", 'a"b', "a%b", "a%20b", "a,b", ", ,", "a\\b", "*", "é\u05d0😀", "\U0010fffd"]

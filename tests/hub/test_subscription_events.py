@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from hub.history.base import Entry
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from hub.protocol.updates import Update
 
 pytestmark = pytest.mark.anyio
@@ -598,7 +598,7 @@ async def test_n127_a_subscriber_whose_announcement_is_cut_off_by_the_shutdown_g
 async def test_n127_a_stopped_hub_accepts_no_subscriber() -> None:
     async with application() as app:
         hub = app.state.hub
-    subscriber, _ = await hub.subscribe([("exact", "a")], CompiledGrant())
+    subscriber, _ = await hub.subscribing.admit([("exact", "a")], CompiledGrant())
 
     async def never(*message: object) -> Any:
         raise AssertionError

@@ -352,7 +352,7 @@ class World:
         grant = CompiledGrant(subscribe=tuple(compiled(granted)), expires=expires, subject=subject)
         refusal = None
         try:
-            subscriber, _ = await self.hub.subscribe(selectors(patterns), grant, after, address=address)
+            subscriber, _ = await self.hub.subscribing.admit(selectors(patterns), grant, after, address=address)
         except (LimitExceeded, Busy) as error:
             refusal, subscriber = error, Subscriber((), grant, 0)
         connection = Client(self, subscriber, (address, subject), refusal)

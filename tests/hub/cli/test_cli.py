@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.conftest import HubProcess
 
 

@@ -657,7 +657,7 @@ async def test_a_stream_without_room_for_its_first_bytes_is_not_live() -> None:
 
 async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
     async with world() as here:
-        subscriber, _ = await here.hub.subscribe([("topic", "a")], CompiledGrant())
+        subscriber, _ = await here.hub.subscribing.admit([("topic", "a")], CompiledGrant())
 
         async def fail(message: Message) -> None:
             raise OSError("gone")

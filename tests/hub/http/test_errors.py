@@ -23,7 +23,7 @@ from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_tok
 from tests.hub.signing import sign
 
 if TYPE_CHECKING:
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.asgi import Answer
 
 pytestmark = pytest.mark.anyio

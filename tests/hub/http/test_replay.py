@@ -173,7 +173,7 @@ async def test_n23_a_replay_counts_as_a_connection_while_it_lasts() -> None:
         for _ in range(3):
             assert ids_in(await replayed(app)) == []
     async with application(max_connections=1, subscriptions=False) as app:
-        subscriber, _ = await app.state.hub.subscribe((), CompiledGrant())  # it counts from now on
+        subscriber, _ = await app.state.hub.subscribing.admit((), CompiledGrant())  # it counts from now on
         assert (await replayed(app)).status == 503
         with app.state.hub.delivery.reader_seat(subscriber, Recorder()):
             assert (await replayed(app)).status == 503
@@ -248,7 +248,7 @@ async def test_n82_a_client_that_does_not_read_is_cut_off_at_its_lifetime() -> N
 
     async with hub("1") as app:
         its = app.state.hub  # type: ignore[attr-defined]
-        subscriber, _ = await its.subscribe((), CompiledGrant())
+        subscriber, _ = await its.subscribing.admit((), CompiledGrant())
         subscriber.deadline = its.admission._clock()
         cycle = Cycle()
         response = ReplayResponse(its, subscriber, [])
@@ -276,7 +276,7 @@ async def test_an_error_of_a_replay_is_raised_and_its_end_is_no_departure(
     async with hub("1") as app:
         its = app.state.hub  # type: ignore[attr-defined]
         for fails in (True, False):
-            subscriber, _ = await its.subscribe([("exact", "a")], CompiledGrant(), "earliest")
+            subscriber, _ = await its.subscribing.admit([("exact", "a")], CompiledGrant(), "earliest")
             response = ReplayResponse(its, subscriber, [])
             monkeypatch.setattr(response, "stream_response", broken)
             with pytest.raises(type(error), match=str(error)) if fails else contextlib.nullcontext():
@@ -301,7 +301,9 @@ async def test_nothing_of_a_reader_that_leaves_in_the_middle_waits_for_the_garba
 
     async with hub("1") as app:
         its = app.state.hub  # type: ignore[attr-defined]
-        subscriber, _ = await its.subscribe([("urlpattern", "/:id(\\d+)"), ("exact", "a")], CompiledGrant(), "earliest")
+        subscriber, _ = await its.subscribing.admit(
+            [("urlpattern", "/:id(\\d+)"), ("exact", "a")], CompiledGrant(), "earliest"
+        )
         response = ReplayResponse(its, subscriber, [])
         gone = [weakref.ref(response), *map(weakref.ref, subscriber.subscribed)]
         task = asyncio.create_task(response({"type": "http", "method": "GET"}, receive, send))
@@ -425,7 +427,7 @@ async def test_metadata_counts_as_written_bytes() -> None:
         await its.publish(*(Update(topics, id=str(n)) for n in range(3 * base.PAGE_ENTRIES)))
         while its.delivery.dispatched < 3 * base.PAGE_ENTRIES:
             await asyncio.sleep(0)
-        subscriber, _ = await its.subscribe([("exact", topics[0])], CompiledGrant(), "earliest")
+        subscriber, _ = await its.subscribing.admit([("exact", topics[0])], CompiledGrant(), "earliest")
         reader = Replay(its.delivery, its.history, its.settings, subscriber, metadata=True)
         with its.delivery.reader_seat(subscriber, reader) as reader._seat:
             sizes = [len(chunk) async for chunk in reader.chunks()]
@@ -440,7 +442,7 @@ async def test_a_large_update_is_sent_in_chunks_that_together_are_its_frame() ->
         await its.publish(*sent)
         while its.delivery.dispatched < len(sent):
             await asyncio.sleep(0)
-        subscriber, _ = await its.subscribe([("exact", "a")], CompiledGrant(), "earliest")
+        subscriber, _ = await its.subscribing.admit([("exact", "a")], CompiledGrant(), "earliest")
         reader = Replay(its.delivery, its.history, its.settings, subscriber)
         with its.delivery.reader_seat(subscriber, reader) as reader._seat:
             chunks = [chunk async for chunk in reader.chunks()]
@@ -451,7 +453,7 @@ async def test_a_large_update_is_sent_in_chunks_that_together_are_its_frame() ->
 async def test_a_position_is_that_of_the_history_in_any_epoch() -> None:
     async with hub() as app:
         its = app.state.hub  # type: ignore[attr-defined]
-        subscriber, _ = await its.subscribe((), CompiledGrant())
+        subscriber, _ = await its.subscribing.admit((), CompiledGrant())
         entry = base.Entry(2 * base.EPOCH + 7, Update(("a", "\r\n")), time=5)
         reader = Replay(its.delivery, its.history, its.settings, subscriber, metadata=True)
         assert await reader._comments(Seat(subscriber, reader), [entry], 'the "third"') == [

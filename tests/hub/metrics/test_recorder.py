@@ -23,7 +23,7 @@ from tests.wire import subscribe
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.hub.metrics.reading import Metrics
 
 pytestmark = pytest.mark.anyio

@@ -242,7 +242,7 @@ class Crowd:
         self, address: str, grant: CompiledGrant, selectors: list[tuple[str, str]], cursor: str | None, waits: bool
     ) -> None:
         with contextlib.suppress(RequestError):
-            subscriber, _ = await self.hub.subscribe(selectors, grant, cursor, address=address, waits=waits)
+            subscriber, _ = await self.hub.subscribing.admit(selectors, grant, cursor, address=address, waits=waits)
             self.seats[subscriber] = None
             if not waits:
                 self.readers.add(subscriber)

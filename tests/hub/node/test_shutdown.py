@@ -172,7 +172,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
 ) -> None:
     """Three hubs in turn use one history, as workers or nodes of a hub do."""
     log = MemoryHistory(Retention(max_updates=10_000, max_bytes=2**26))
-    monkeypatch.setattr("hub.http.application.open_history", lambda url, retention: log)
+    monkeypatch.setattr("hub.http.embedding.open_history", lambda url, retention: log)
     settings = Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, drain=0.3)
     current: list[Served] = []
     hubs: list[Hub] = []

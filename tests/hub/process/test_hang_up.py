@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from hub import Settings
 from hub.delivery.seat import Ending
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http.application import HubApplication
+from hub.http.embedding import HubApplication
 from hub.hub import Hub
 from hub.protocol.updates import Update
 from hub.server.asgi import AsgiConnection

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from random import Random
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
 
 pytestmark = pytest.mark.anyio
 

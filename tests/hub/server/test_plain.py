@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from hub.history.base import Entry
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from tests.hub.serving import Served
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
-from hub.http.application import server_app
+from hub.http.embedding import server_app
 from hub.node.shares import RESOURCES
 from hub.server.http1 import HttpProtocol
 from hub.server.socket_options import _drop_silent

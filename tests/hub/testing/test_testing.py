@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from hub.http.application import HubApplication
+    from hub.http.embedding import HubApplication
     from hub.pytest_plugin import MercureServer
 
 pytestmark = pytest.mark.anyio

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize(
-    "package", ["skipfilter", "skipfilter.engines", "hub", "hub.http.application", "hub.cli.serve"]
-)
+@pytest.mark.parametrize("package", ["skipfilter", "skipfilter.engines", "hub", "hub.http.embedding", "hub.cli.serve"])
 @pytest.mark.processes
 def test_importing_the_library_or_the_hub_imports_no_spark(package: str) -> None:
     heavy = "{'pyspark', 'pandas', 'pyarrow', 'numpy', 'matplotlib'}"
