@@ -32,6 +32,7 @@ from hub.errors import NotRunning
 from hub.event_log.recorder import EventLog
 from hub.node.admission import Admission
 from hub.node.health import Health
+from hub.node.intake import Intake
 from hub.node.matchers import MatcherCompiler
 from hub.node.presence import Presence
 from hub.node.publish_window import PublishWindow
@@ -101,8 +102,8 @@ class Hub:
         observers: list[Observer] = []
         if settings.event_log:
             observers.append(EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock))
-        log_lines = LogLines(audience, publishes=settings.log_publishes, large=settings.large_update, clock=clock)
-        self.observer = Observers(*observers, log_lines)
+        observers.append(LogLines(audience, publishes=settings.log_publishes, large=settings.large_update, clock=clock))
+        self.observer = Observers(*observers)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
         self.delivery = Delivery(
             history,
@@ -122,19 +123,16 @@ class Hub:
         self.shutdown = Shutdown(self.delivery, drain=settings.drain, clock=clock, random=random)
         self.health = Health(history, self.shutdown, clock=clock)
         self.publishing = Publishing(
-            settings,
             history,
-            shares=self.shares,
+            requests=self.shares.requests,
+            intake=Intake(settings, self.shares, self.shutdown),
             window=self.window,
-            shutdown=self.shutdown,
             observer=self.observer,
-            log_lines=log_lines,
             clock=clock,
         )
         self.subscribing = Subscribing(
             settings,
             history,
-            shares=self.shares,
             admission=self.admission,
             compiler=self.compiler,
             delivery=self.delivery,

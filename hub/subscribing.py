@@ -25,28 +25,25 @@ import structlog
 from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.delivery.local_reader import LocalReader
 from hub.delivery.subscriber import Subscriber, payer_at, payer_for
-from hub.errors import HistoryUnavailable, InvalidRequest, NotAsked, NotRunning, RequestError
+from hub.errors import NotAsked, NotRunning, RequestError
 from hub.history.cursor import find_start
 from hub.node.presence import may_want_presence
 from hub.protocol.hints import subscribe_hints
 from hub.protocol.requests import parse_subscribe
 from hub.protocol.topics import WILDCARD
-from skipfilter import PatternError
-from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from hub.delivery.delivery import Delivery
     from hub.delivery.observer import Observer
     from hub.history.base import History
     from hub.history.cursor import Start
-    from hub.node.admission import Admission, Ticket
+    from hub.node.admission import Admission
     from hub.node.matchers import MatcherCompiler
     from hub.node.publish_window import PublishWindow
-    from hub.node.shares import Shares
     from hub.node.shutdown import Shutdown
-    from hub.protocol.requests import Headers, SubscribeRequest
+    from hub.protocol.requests import Headers
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.settings import Settings
@@ -89,7 +86,6 @@ class Subscribing:
         settings: Settings,
         history: History,
         *,
-        shares: Shares,
         admission: Admission,
         compiler: MatcherCompiler,
         delivery: Delivery,
@@ -99,7 +95,6 @@ class Subscribing:
     ) -> None:
         self._settings = settings
         self._history = history
-        self._shares = shares
         self._admission = admission
         self._compiler = compiler
         self._delivery = delivery
@@ -120,8 +115,15 @@ class Subscribing:
         cursor = None
         try:
             granted = await grant
-            wanted = await self._wanted(address, granted, question)
+            body = b""
+            if question.body is not None:
+                with self._admission.request(payer_for(granted.subject, address, granted is ANONYMOUS)):
+                    body = await question.body()
+            wanted = parse_subscribe(question.query, body, question.headers, self._settings)
             cursor = wanted.last_event_id
+            if self._settings.dev:
+                for hint in subscribe_hints(question.query, body, self._settings):
+                    log.warning(hint)
             return await self.admit(wanted.selectors, granted, cursor, address=address, waits=waits, is_rated=is_rated)
         except RequestError as error:
             if not waits or error.status != 503:
@@ -131,21 +133,6 @@ class Subscribing:
             self._admission.outage.report(error)
             self._observer.refused(error.kind())
             return Ended(self._admission.first_bytes(ends=not isinstance(error, NotAsked)), cursor)
-
-    async def _wanted(self, address: str, grant: CompiledGrant, question: Question) -> SubscribeRequest:
-        """Return what a question asks for; its body counts as a request in progress."""
-        body = b""
-        if question.body is not None:
-            payer = payer_for(grant.subject, address, grant is ANONYMOUS)
-            self._shares.requests.take(payer)
-            try:
-                body = await question.body()
-            finally:
-                self._shares.requests.give_back(payer)
-        if self._settings.dev:
-            for hint in subscribe_hints(question.query, body, self._settings):
-                log.warning(hint)
-        return parse_subscribe(question.query, body, question.headers, self._settings)
 
     async def admit(
         self,
@@ -175,16 +162,16 @@ class Subscribing:
         # Admission comes first, so that a refused client causes no expensive work.
         rated = payer_at(address, True) if is_rated else None
         ticket = self._admission.admit(payer_for(grant.subject, address, grant is ANONYMOUS), rated)
+        deadline, expires = self._admission.deadline(grant)
         try:
             if not waits:
                 ticket.begin_reading()
-            matchers = await self._compile(selectors, ticket)
+            matchers = await self._compiler.of_request(selectors, ticket)
             presence = may_want_presence(selectors, grant, self._settings.path)
             start = await self._find_start(cursor, presence=presence)
         except BaseException:
             ticket.give_back()
             raise
-        deadline, expires = self._admission.deadline(grant)
         subscriber = Subscriber(
             matchers,
             grant,
@@ -196,27 +183,23 @@ class Subscribing:
         )
         return Admitted(subscriber, start.preceding)
 
-    async def preview(self, address: str, grant: CompiledGrant, question: Question) -> Admitted:
+    async def preview(self, grant: CompiledGrant, question: Question) -> Admitted:
         """Return what `subscribe_request` would, without a subscription: it counts
         toward no limit, and its patterns are not compiled.
 
         Raises `InvalidRequest` and `HistoryUnavailable`.
         """
-        wanted = await self._wanted(address, grant, question)
+        wanted = parse_subscribe(question.query, b"", question.headers, self._settings)
         presence = may_want_presence(wanted.selectors, grant, self._settings.path)
         start = await self._find_start(wanted.last_event_id, presence=presence)
         return Admitted(Subscriber((), grant, start.position), start.preceding)
 
-    async def _compile(self, selectors: Sequence[Selector], ticket: Ticket) -> Iterable[TopicMatcher]:
-        """Return the matchers of a request, each once (N19)."""
-        try:
-            return (await self._compiler.compile_all(selectors, ticket=ticket)).values()
-        except PatternError as error:
-            raise _invalid(error) from None
-
     async def _find_start(self, cursor: str | None, *, presence: bool) -> Start:
-        """Return the start that belongs to a cursor; see `hub.history.cursor`."""
-        self._require_ready()
+        """Return the start that belongs to a cursor; see `hub.history.cursor`.
+
+        Raises `HistoryUnavailable`, also if the end of the history is not known yet.
+        """
+        self._delivery.require_ready()
         return await find_start(
             self._history,
             cursor,
@@ -224,11 +207,6 @@ class Subscribing:
             replay_unknown=self._settings.replay_unknown,
             live=lambda: self._delivery.position,
         )
-
-    def _require_ready(self) -> None:
-        """Raise `HistoryUnavailable` unless the end of the history is known."""
-        if not self._delivery.is_ready:
-            raise HistoryUnavailable("it has not been available since this node started")
 
     # -- the program's own subscriptions
 
@@ -248,11 +226,8 @@ class Subscribing:
         """
         if not self._shutdown.is_running:
             raise NotRunning
-        self._require_ready()
-        try:
-            matchers = [self._compiler.compile(*selector) for selector in selectors]
-        except PatternError as error:
-            raise _invalid(error) from None
+        self._delivery.require_ready()
+        matchers = self._compiler.of_program(selectors)
         grant = CompiledGrant(subscribe=(self._compiler.compile("exact", WILDCARD),))
         return self._read(selectors, matchers, grant, last_event_id, self._window.newest, waits=waits)
 
@@ -272,10 +247,3 @@ class Subscribing:
         subscriber = Subscriber(matchers, grant, start, presence_after=start if presence else math.inf)
         async for update in LocalReader(self._delivery, subscriber).updates(end):
             yield update
-
-
-def _invalid(error: PatternError) -> InvalidRequest:
-    """Return the error for a client whose pattern is invalid for its type."""
-    if error.matcher_type == "urlpattern":
-        return InvalidRequest(f"{shown(error.pattern)} is not a URL Pattern that this hub accepts: {error.reason}")
-    return InvalidRequest(str(error))

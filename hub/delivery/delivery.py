@@ -17,7 +17,7 @@ from hub.delivery.follower import Follower
 from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.reading import Notes, Reading
 from hub.delivery.seat import Ending
-from hub.errors import LimitExceeded
+from hub.errors import HistoryUnavailable, LimitExceeded
 from hub.history.base import EARLIEST
 
 if TYPE_CHECKING:
@@ -106,10 +106,12 @@ class Delivery:
         """Dispatch new entries and send heartbeats, indefinitely."""
         await asyncio.gather(self._follower.run(), self._heartbeats.run())
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether the end of the history is known, so that connections can start."""
-        return self._follower.is_ready
+    def require_ready(self) -> None:
+        """Raise `HistoryUnavailable` unless the end of the history is known, so that
+        connections can start.
+        """
+        if not self._follower.is_ready:
+            raise HistoryUnavailable("it has not been available since this node started")
 
     @property
     def position(self) -> int:

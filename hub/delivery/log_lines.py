@@ -62,11 +62,9 @@ class LogLines(Observer):
         # The `traceparent` of updates that this node has published, by their ids.
         self._traced: OrderedDict[str, str] = OrderedDict()
 
-    def trace(self, updates: Sequence[Update]) -> None:
+    def publishing(self, updates: Sequence[Update]) -> None:
         """Keep the `traceparent` of the present request until its updates are
         dispatched.
-
-        Must be called before they are in the history.
         """
         if DEBUGGED.isEnabledFor(logging.DEBUG) and (request := current_request.get()) is not None:
             if traceparent := request.context.traceparent:
@@ -77,7 +75,7 @@ class LogLines(Observer):
             while len(self._traced) > MOST_TRACED:
                 self._traced.popitem(last=False)
 
-    def warn_of_size(self, updates: Sequence[Update], publisher: str) -> None:
+    def _warn_of_size(self, updates: Sequence[Update], publisher: str) -> None:
         """Warn of an update whose event is large, once an hour for each publisher."""
         if not self._large or publisher in self._warned:
             return
@@ -93,8 +91,10 @@ class LogLines(Observer):
                 )
                 return
 
-    def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
-        """Log a request to publish."""
+    def published(self, updates: Sequence[Update], stored: int, seconds: float, publisher: str) -> None:
+        """Log a request to publish, and warn of a large update."""
+        if len(updates) != 1 or updates[0].size > self._large:
+            self._warn_of_size(updates, publisher)
         if not DEBUGGED.isEnabledFor(self._publish_level):
             return
         first = updates[0]

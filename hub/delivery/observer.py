@@ -40,8 +40,11 @@ class Observer:
     async def start(self) -> None:
         """Start, before any client is served."""
 
-    def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
-        """Note that updates of one request are in the history; it took `seconds`.
+    def publishing(self, updates: Sequence[Update]) -> None:
+        """Note that updates of one request are about to be appended to the history."""
+
+    def published(self, updates: Sequence[Update], stored: int, seconds: float, publisher: str) -> None:
+        """Note that updates of a `publisher` are in the history; it took `seconds`.
 
         `stored` of them are new: the others repeat earlier ones.
         """
@@ -102,10 +105,15 @@ class Observers(Observer):
         for observer in self.all:
             await observer.start()
 
-    def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
+    def publishing(self, updates: Sequence[Update]) -> None:
         """Pass the event on."""
         for observer in self.all:
-            observer.published(updates, stored, seconds)
+            observer.publishing(updates)
+
+    def published(self, updates: Sequence[Update], stored: int, seconds: float, publisher: str) -> None:
+        """Pass the event on."""
+        for observer in self.all:
+            observer.published(updates, stored, seconds, publisher)
 
     def arrived(self, seat: Seat) -> None:
         """Pass the event on."""

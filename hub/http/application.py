@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
+from hub.delivery.subscriber import payer_at
 from hub.errors import ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.http import problems
 from hub.http.authorization import Authorization
@@ -72,6 +73,7 @@ class Application:
         self.listener_is_tuned = False
         """Whether the server's connections have their time-outs from its listener."""
         self._observer = hub.observer
+        self._admission = hub.admission
         self._connections: Connections | None = None  # those of the hub's own protocol
         self._authorization = Authorization(hub, authorize)
         self._has_reported = False  # that its path lacks that of its mount
@@ -183,7 +185,7 @@ class Application:
         """
         counted: AbstractContextManager[None] = nullcontext()
         if request.scope["path"] not in self._health_checks:
-            counted = self.hub.admission.request(request.address)
+            counted = self._admission.request(payer_at(request.address, True))
         try:
             with counted:
                 await request.answer(self._router)()

@@ -146,9 +146,9 @@ class Authorization:
             begun = Begun(decision)
             if begun.has_ended:
                 return begun.result
-            with self._admission.request(request.address):
+            with self._admission.request(payer_at(request.address, True)):
                 return await begun
-        with self._admission.request(request.address):
+        with self._admission.request(payer_at(request.address, True)):
             return await decision
 
     async def _decided(self, action: Action, request: Request, origin: str, *, required: bool = False) -> CompiledGrant:

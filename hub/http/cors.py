@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
 from starlette.middleware.cors import CORSMiddleware
 
 from hub.protocol.origins import allows_origin
+from hub.protocol.requests import header_values
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Message, Send
 
+    from hub.delivery.observer import Observer
+    from hub.http.request import Request
     from hub.settings import Settings
+
+log = structlog.stdlib.get_logger("hub")
 
 
 def cors(settings: Settings) -> Cors | None:
@@ -27,6 +33,16 @@ def cors(settings: Settings) -> Cors | None:
         allow_headers=["Authorization", "Cache-Control", "Content-Type", "If-None-Match", "Last-Event-ID"],  # N99
         expose_headers=["ETag", "Last-Event-ID", "Link", "Mercure-Last-Event-ID", "WWW-Authenticate"],  # N98
     )
+
+
+def note_unreadable(request: Request, settings: Settings, observer: Observer) -> None:
+    """Log and count a request of a page that cannot read its response."""
+    for value in header_values(request.headers, b"origin")[:1]:
+        origin = value.decode("latin-1")
+        own = (request.origin, *settings.public_urls)
+        if origin not in own and not allows_origin(settings.cors_origins, origin):
+            log.info("refused by CORS: the page cannot read the stream, as `cors_origins` does not allow its origin")
+            observer.refused("cors")
 
 
 async def _never_called(*_: object) -> None:

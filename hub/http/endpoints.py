@@ -40,13 +40,13 @@ from starlette.staticfiles import StaticFiles
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
 from hub.errors import UnsupportedContent
+from hub.http.cors import note_unreadable
 from hub.http.listing import listed
 from hub.http.replay import ReplayResponse
 from hub.http.request import Request
-from hub.http.response import STREAM_FIELDS, Published, open_stream, stream_headers
+from hub.http.response import STREAM_FIELDS, Published, cursor_headers, open_stream, stream_headers
 from hub.logs import DEBUGGED, current_request
-from hub.protocol.origins import allows_origin
-from hub.protocol.requests import FORM, Headers, content_type, header_values, preferences
+from hub.protocol.requests import FORM
 from hub.protocol.topics import FORBIDDEN, MATCHER_TYPES, subscriptions_path
 from hub.subscribing import Ended, Question
 
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from hub.http.authorization import Authorization
     from hub.http.request import Answer
     from hub.hub import Hub
-    from hub.settings import Settings
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -80,13 +79,14 @@ class Endpoints:
     def __init__(self, hub: Hub, authorization: Authorization) -> None:
         self._hub = hub
         self._observer = hub.observer
+        self._publishing = hub.publishing
+        self._subscribing = hub.subscribing
+        self._presence = hub.presence
+        self._health = hub.health
         self._patience = hub.shutdown.until_closing
+        self._max_body = hub.settings.max_body
+        self._body_timeout = hub.settings.body_timeout
         self._authorization = authorization
-
-    @property
-    def _settings(self) -> Settings:
-        """The settings, whose keys may change."""
-        return self._hub.settings
 
     def by_method(self) -> dict[str, Endpoint]:
         """Return the endpoints of the hub's own path, by method; HEAD has a route."""
@@ -103,7 +103,7 @@ class Endpoints:
         Publish and subscribe requests do not reach the router.  It has a route for the
         hub's own path all the same: for HEAD, and to answer other methods with 405.
         """
-        settings = self._settings
+        settings = self._hub.settings
         routes: list[Route | Mount] = [
             Route(settings.path, _cold(self.head), methods=list(self.by_method())),
             *(Route(path, _cold(check)) for path, check in self.health_checks().items()),
@@ -136,7 +136,7 @@ class Endpoints:
         The reference has its own at /mercure/health/, with the name of the hub or
         without it (R1), and version 0.x has one at /healthz (R27).
         """
-        parents = (self._settings.path + "/health/", "/mercure/health/", "/mercure/health/default/")
+        parents = (self._hub.settings.path + "/health/", "/mercure/health/", "/mercure/health/default/")
         checks: dict[str, ColdEndpoint] = {"/healthz": self.live}
         for parent in parents:
             checks |= {parent + "ready": self.ready, parent + "live": self.live}
@@ -144,7 +144,7 @@ class Endpoints:
 
     def _metadata_paths(self) -> set[str]:
         """Return the metadata's path (N145), and the one of the resource identifier."""
-        settings = self._settings
+        settings = self._hub.settings
         return {settings.metadata_path, unquote(urlsplit(settings.metadata_url("") or settings.metadata_path).path)}
 
     async def subscribe(self, request: Request) -> Answer:
@@ -152,56 +152,40 @@ class Endpoints:
 
         If the client prefers `wait=0`, the stream ends by itself.
         """
-        preferred = preferences(request.headers)
+        preferred = request.preferences
         waits = "wait=0" not in preferred
         grant = self._authorization.of_subscriber(request)
-        opening = await self._hub.subscribing.subscribe_request(
-            request.address, grant, self._question(request), waits=waits, is_rated=self._authorization.asks
+        body = partial(self._query, request) if request.method == "QUERY" else None
+        question = Question(request.query, request.headers, body)
+        opening = await self._subscribing.subscribe_request(
+            request.address, grant, question, waits=waits, is_rated=self._authorization.asks
         )
-        self._check_cors(request)
+        note_unreadable(request, self._hub.settings, self._observer)
         if isinstance(opening, Ended):
             ended = Response(opening.first, headers=STREAM_FIELDS, media_type="text/event-stream")
             if opening.cursor is not None and FORBIDDEN.isdisjoint(opening.cursor):  # else it is no id
-                ended.raw_headers += _cursor(opening.cursor)
+                ended.raw_headers += cursor_headers(opening.cursor)
             return request.answer(ended)
-        subscriber, cursor = opening.subscriber, _cursor(opening.preceding)
+        subscriber, cursor = opening.subscriber, cursor_headers(opening.preceding)
         subscriber.log_context = request.logged.context if DEBUGGED.isEnabledFor(logging.INFO) else None
         if waits:
             current_request.set(None)
             return await open_stream(request, self._hub, subscriber, cursor)
         return request.answer(ReplayResponse(self._hub, subscriber, cursor, metadata="metadata" in preferred))
 
-    def _question(self, request: Request) -> Question:
-        """Return what a request asks for."""
-        body = partial(self._query, request) if request.method == "QUERY" else None
-        return Question(request.query, request.headers, body)
-
     async def _query(self, request: Request) -> bytes:
         """Return the body of a QUERY, which must be a form."""
-        settings = self._settings
-        body = await request.body(settings.max_query, self._patience, settings.body_timeout)
-        if body and content_type(request.headers) != FORM:
+        body = await request.body(self._hub.settings.max_query, self._patience, self._body_timeout)
+        if body and request.content_type != FORM:
             raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         return body
 
-    def _check_cors(self, request: Request) -> None:
-        """Log and count a request of a page that cannot read its response."""
-        settings = self._settings
-        for value in header_values(request.headers, b"origin")[:1]:
-            origin = value.decode("latin-1")
-            own = (request.origin, *settings.public_urls)
-            if origin not in own and not allows_origin(settings.cors_origins, origin):
-                log.info(
-                    "refused by CORS: the page cannot read the stream, as `cors_origins` does not allow its origin"
-                )
-                self._observer.refused("cors")
-
     async def head(self, request: Request) -> Response:
         """Return an empty response with the headers that a GET would get."""
-        preferred = preferences(request.headers)
+        preferred = request.preferences
         grant = await self._authorization.of_reader(request)
-        opening = await self._hub.subscribing.preview(request.address, grant, self._question(request))
-        response, cursor = Response(), _cursor(opening.preceding)
+        opening = await self._subscribing.preview(grant, Question(request.query, request.headers))
+        response, cursor = Response(), cursor_headers(opening.preceding)
         if "wait=0" in preferred:
             replay = ReplayResponse(self._hub, opening.subscriber, cursor, metadata="metadata" in preferred)
             response.raw_headers = replay.raw_headers
@@ -217,10 +201,10 @@ class Endpoints:
 
         The response is the ids as plain text, one per line for a batch.
         """
-        type = content_type(request.headers)
+        type = request.content_type
         grant = self._authorization.of_publisher(request)
-        body = partial(request.body, self._settings.max_body, self._patience, self._settings.body_timeout)
-        updates = await self._hub.publishing.publish_request(request.address, grant, body, type)
+        body = partial(request.body, self._max_body, self._patience, self._body_timeout)
+        updates = await self._publishing.publish_request(request.address, grant, body, type)
         if type == FORM:
             return Published(updates[0].id)
         return Published("".join(f"{update.id}\n" for update in updates))
@@ -232,7 +216,7 @@ class Endpoints:
         the path names a subscription that does not exist.
         """
         grant = await self._authorization.of_reader(request, required=True)
-        return await listed(request, grant, self._hub.presence, self._settings)
+        return await listed(request, grant, self._presence, self._hub.settings)
 
     # -- about the hub
 
@@ -241,7 +225,7 @@ class Endpoints:
 
         Pages of any origin may read it (N156).
         """
-        settings = self._settings
+        settings = self._hub.settings
         servers = [issuer.id for issuer in settings.issuers if issuer.authorization_server]
         document: dict[str, Any] = {
             "resource": settings.resource_at(self._authorization.public_origin(request)),
@@ -261,7 +245,7 @@ class Endpoints:
 
         It fails if the history does not work, or if the hub is shutting down.
         """
-        return _health(await self._hub.health.check())
+        return _health(await self._health.check())
 
     async def live(self, request: Request) -> Response:
         """Return 200 if this process works, otherwise 503 (R51).
@@ -269,7 +253,7 @@ class Endpoints:
         It fails only if the history has failed for a minute, because a new process
         would hardly do better.
         """
-        return _health(await self._hub.health.check(patient=True))
+        return _health(await self._health.check(patient=True))
 
     async def robots(self, request: Request) -> Response:
         """Return a robots.txt that asks search engines to read nothing here (R27)."""
@@ -281,7 +265,7 @@ class Endpoints:
         It is signed with the well-known key.  If the hub has other keys, its operator
         signs a token with the command.
         """
-        settings = self._settings
+        settings = self._hub.settings
         token = development_token(settings, request.origin)
         return JSONResponse(
             {
@@ -311,14 +295,3 @@ def _health(error: str | None) -> Response:
     if error is not None:
         return JSONResponse({"status": "error", "error": error}, 503, NOT_STORED)
     return JSONResponse({"status": "ok"}, headers=NOT_STORED)
-
-
-def _cursor(id: str | None) -> Headers:
-    """Return the headers with the id of the event before a stream's first one (N107).
-
-    Returns an empty list if `id` is None.  An id may be any Unicode, and is sent as
-    UTF-8 (R77).  The second name is the one of the classic dialect (V52).
-    """
-    if id is None:
-        return []
-    return [(name, id.encode("utf-8")) for name in (b"mercure-last-event-id", b"last-event-id")]

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from hub.errors import InvalidRequest, TooLarge
 from hub.logs import LoggedRequest, current_request
 from hub.protocol.origins import normal_origin
-from hub.protocol.requests import decode_utf_8, header_values
+from hub.protocol.requests import content_type, decode_utf_8, header_values, preferences
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -73,6 +73,16 @@ class Request:
         Raises `InvalidRequest` if it is not UTF-8.
         """
         return decode_utf_8("the path", self.scope.get("raw_path") or quote(self.scope["path"]).encode())
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the body; see `hub.protocol.requests.content_type`."""
+        return content_type(self.headers)
+
+    @property
+    def preferences(self) -> frozenset[str]:
+        """The preferences of the client; see `hub.protocol.requests.preferences`."""
+        return preferences(self.headers)
 
     @property
     def origin(self) -> str:

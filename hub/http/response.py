@@ -71,6 +71,17 @@ def stream_headers(further: Headers) -> Headers:
     return [*_stream_headers(), *further]
 
 
+def cursor_headers(id: str | None) -> Headers:
+    """Return the headers with the id of the event before a stream's first one (N107).
+
+    Returns an empty list if `id` is None.  An id may be any Unicode, and is sent as
+    UTF-8 (R77).  The second name is the one of the classic dialect (V52).
+    """
+    if id is None:
+        return []
+    return [(name, id.encode("utf-8")) for name in (b"mercure-last-event-id", b"last-event-id")]
+
+
 async def open_stream(request: Request, hub: Hub, subscriber: Subscriber, further: Headers) -> Answer:
     """Return the stream of a subscriber, which begins when it is called.
 

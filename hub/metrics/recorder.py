@@ -92,7 +92,7 @@ class Recorder(Observer):
 
     # -- counts
 
-    def published(self, updates: Sequence[Update], stored: int, seconds: float) -> None:
+    def published(self, updates: Sequence[Update], stored: int, seconds: float, publisher: str) -> None:
         """Count updates that are new, and the time until they were stored."""
         self._cells[_UPDATES] += stored
         self._time(_PUBLISH, SECONDS, seconds)

@@ -109,12 +109,12 @@ class Admission:
         finally:
             requests.give_back(payer)
 
-    def request(self, address: str) -> AbstractContextManager[None]:
-        """Count a request of an unknown client, inside of the context.
+    def request(self, payer: Payer) -> AbstractContextManager[None]:
+        """Count a request that is no stream, inside of the context.
 
         Raises `LimitExceeded` if there are too many.
         """
-        return self._shares.requests.taken(payer_at(address, True))
+        return self._shares.requests.taken(payer)
 
     def admit(self, payer: Payer, rated: Payer | None = None) -> Ticket:
         """Count one more connection of `payer`, until the ticket is given back.

@@ -11,13 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from hub.errors import InvalidRequest
 from hub.node.shares import ISSUER, RESOURCES, Held
 from hub.protocol.topics import TopicMatcher, topic_matcher
 from hub.turns import COMPILED_PATTERNS, TimeSlices
 from skipfilter import PatternError
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from hub.node.admission import Ticket
     from skipfilter import Selector
@@ -97,6 +99,24 @@ class MatcherCompiler:
                     await self._slices.pause()
         return matchers
 
+    async def of_request(self, selectors: Sequence[Selector], ticket: Ticket) -> Iterable[TopicMatcher]:
+        """Return the matchers of a request, each once (N19), counted for `ticket`.
+
+        Raises `InvalidRequest` if a pattern is invalid for its type, and
+        `LimitExceeded` if there is no room for a new matcher.
+        """
+        try:
+            return (await self.compile_all(selectors, ticket=ticket)).values()
+        except PatternError as error:
+            raise _invalid(error) from None
+
+    def of_program(self, selectors: Sequence[Selector]) -> list[TopicMatcher]:
+        """Return the matchers of the program.  Raises `InvalidRequest`."""
+        try:
+            return [self.compile(*selector) for selector in selectors]
+        except PatternError as error:
+            raise _invalid(error) from None
+
     def _add(self, matchers: dict[Selector, TopicMatcher], selector: Selector, ticket: Ticket | None) -> None:
         """Add the matcher of a selector, unless it is there already."""
         if selector not in matchers:
@@ -121,6 +141,13 @@ class MatcherCompiler:
         # Not if the same pattern was compiled again in the meantime.
         if self._existing.get(existing.selector) is existing:
             del self._existing[existing.selector]
+
+
+def _invalid(error: PatternError) -> InvalidRequest:
+    """Return the error for a client whose pattern is invalid for its type."""
+    if error.matcher_type == "urlpattern":
+        return InvalidRequest(f"{shown(error.pattern)} is not a URL Pattern that this hub accepts: {error.reason}")
+    return InvalidRequest(str(error))
 
 
 class _Existing(ref[TopicMatcher]):

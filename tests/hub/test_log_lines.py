@@ -145,7 +145,7 @@ async def test_a_large_update_is_worth_a_line_an_hour_and_publisher(lines: Lines
 
         async def append(grant: CompiledGrant, *sizes: int) -> int:
             before = len(lines.of(told))
-            await hub.publishing._append([Update(("a",), "x" * size) for size in sizes], grant)
+            await hub.publishing._append([Update(("a",), "x" * size) for size in sizes], grant.publisher)
             return len(lines.of(told)) - before
 
         assert await append(anns, 200) == 0
@@ -352,7 +352,7 @@ def test_the_traces_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch, l
     monkeypatch.setattr(log_lines, "MOST_TRACED", 3)
     observer = LogLines(None, publishes=False, large=0, clock=lambda: 0.0)  # type: ignore[arg-type]
     reset = current_request.set(LoggedRequest([(b"traceparent", TRACE.encode())], None, "POST", "/"))
-    observer.trace([Update(("a",), id=str(n)) for n in range(5)])
+    observer.publishing([Update(("a",), id=str(n)) for n in range(5)])
     current_request.reset(reset)
     assert list(observer._traced) == ["2", "3", "4"]
 

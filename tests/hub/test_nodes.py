@@ -460,7 +460,7 @@ async def test_a_hub_starts_while_its_history_is_unavailable_and_serves_when_it_
         assert (answer.status, answer.body[:1]) == (200, b":")  # the stream has ended
         log.works = True
         async with asyncio.timeout(HANG):
-            while not app.state.hub.delivery.is_ready:
+            while not app.state.hub.delivery._follower.is_ready:
                 await asyncio.sleep(0)
         async with follow(app, ("match", "a")) as stream:
             await publish(app, EVERYTHING, ("topic", "a"), ("data", "new"))

@@ -217,8 +217,8 @@ async def test_an_update_of_one_topic_does_not_wait_for_a_turn() -> None:
         hub = app.state.hub
         grant = CompiledGrant(publish=tuple(hub.compiler.compile("topic", str(n)) for n in range(2_000)))
         updates = [Update(("1999",))]
-        at_once(hub.publishing._check(updates, grant))
-        at_once(hub.publishing._check([Update(tuple(map(str, range(64))))], None))
+        at_once(hub.publishing._intake.check(updates, grant))
+        at_once(hub.publishing._intake.check([Update(tuple(map(str, range(64))))], None))
 
 
 async def test_other_tasks_run_while_a_batch_is_parsed() -> None:

@@ -338,7 +338,7 @@ async def test_histograms_are_cumulative_and_end_with_their_count() -> None:
     async with measured() as (app, read):
         recorder = app.hub.observer.all[-1]
         for seconds in (0.0, 0.0001, 0.00011, 0.3, 10.0, 11.0):
-            recorder.published([Update(("a",))], 1, seconds)
+            recorder.published([Update(("a",))], 1, seconds, "")
         found = await read()
     buckets = {
         name.partition("{")[2].rstrip("}"): value
