@@ -24,7 +24,6 @@ from hub.process.hang_up import CurrentKeys, HangUp
 from hub.process.listeners import listen, resolve
 from hub.process.server import check_files, fitting, run, warn_of_files
 from hub.process.workers import supervise
-from hub.settings import Settings
 from hub.settings.sources import Sources
 from hub.settings.variable_names import variable
 from skipfilter.text import example
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from hub.metrics.board import Board
     from hub.metrics.server import MetricsServer
     from hub.process.listeners import Address
+    from hub.settings import Settings
     from hub.settings.description import Description
 
 main = app()
@@ -105,7 +105,16 @@ def serve(
     """
     log_to_stderr(log_level, "text", with_clients=True)
     hang_up = HangUp()
-    flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    flags = {
+        "dev": dev,
+        "public_urls": public_urls,
+        "anonymous": anonymous,
+        "cors_origins": cors_origins,
+        "subscriptions": subscriptions,
+        "heartbeat": heartbeat,
+        "history_url": history_url,
+        "event_log": event_log,
+    }
     # An error in the settings, the address or the files stops the start here.
     with settings_sources(config, env_file, **flags) as sources:
         wanted = sources.settings()

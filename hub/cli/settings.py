@@ -11,7 +11,6 @@ import typer
 from hub.cli.app import app, require_no_options
 from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.settings.description import descriptions, groups
-from hub.settings.settings import GROUPS
 from skipfilter.text import example
 
 if TYPE_CHECKING:
@@ -77,12 +76,12 @@ def check(config: Config = None, env_file: EnvFile = None, dev: Dev = None) -> N
 def print_example() -> None:
     """Print a file for --config, with all settings as comments."""
     lines = ["# The settings of a hub: skipfilter serve --config hub.toml"]
-    for each in descriptions():
-        if each.name in GROUPS:
-            lines += ["", "", f"# -- {each.group.lower()}"]
-        meaning = f"{each.plain(str)} ({each.unit})"
-        lines += ["", *textwrap.wrap(meaning, _WIDTH, initial_indent="# ", subsequent_indent="# ")]
-        lines.append(f"# {each.name} = {_toml(each)}")
+    for title, settings in groups().items():
+        lines += ["", "", f"# -- {title.lower()}"]
+        for each in settings:
+            meaning = f"{each.plain(str)} ({each.unit})"
+            lines += ["", *textwrap.wrap(meaning, _WIDTH, initial_indent="# ", subsequent_indent="# ")]
+            lines.append(f"# {each.name} = {_toml(each)}")
     typer.echo("\n".join(lines))
 
 

@@ -79,8 +79,8 @@ class HubApplication(Application):
 
         The first topic is the canonical one; `retry` is in ms.  A dict or list as data
         becomes compact JSON.  Raises TypeError for data of another type, and the errors
-        of `Hub.publish`: `InvalidRequest` if the update breaks a rule, `NotRunning`,
-        `Closing`, and `HistoryUnavailable`.
+        of `Publishing.publish`: `InvalidRequest` if the update breaks a rule,
+        `NotRunning`, `Closing`, and `HistoryUnavailable`.
         """
         update = Update(topics, data, private, id, type, retry)
         await self.hub.publish(update)

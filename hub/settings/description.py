@@ -1,6 +1,6 @@
 """The settings in words, for help, for `skipfilter settings` and for hub/README.md.
 
-Everything comes from the declarations in `settings`: the name, the default, the unit
+Everything comes from the declarations in `groups`: the name, the default, the unit
 and, as the meaning, the first paragraph of the text below the field.
 """
 
@@ -20,6 +20,8 @@ from hub.settings.variable_names import variable as variable_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+    from hub.settings.groups import Group
 
 
 class Description(NamedTuple):
@@ -81,31 +83,31 @@ _RULES: Final = re.compile(r" \(([NRV]\d+(, )?)+\)")
 
 def descriptions() -> list[Description]:
     """Return all settings in words, in the order of their declarations."""
-    texts, group, found = _meanings(), "", []
-    for name, field in Settings.model_fields.items():
-        group = GROUPS.get(name, group)
-        found.append(Description(name, group, field.default, _unit(name, field), texts[name]))
-    return found
+    return [each for group in groups().values() for each in group]
 
 
 def groups() -> dict[str, list[Description]]:
     """Return all settings in words, by the title of their group."""
-    found: dict[str, list[Description]] = {}
-    for each in descriptions():
-        found.setdefault(each.group, []).append(each)
-    return found
+    return dict(map(_described, GROUPS))
 
 
-def _meanings() -> dict[str, str]:
-    """Return the first paragraph below each field of `Settings`, in one line."""
-    [settings_class] = ast.parse(inspect.getsource(Settings)).body
-    assert isinstance(settings_class, ast.ClassDef)
-    found = {}
-    for field, text in pairwise(settings_class.body):
+def _described(group: type[Group]) -> tuple[str, list[Description]]:
+    """Return the title of a group, and its settings.
+
+    The title is the docstring of the class.  The meaning of a setting is the first
+    paragraph below its field, in one line.
+    """
+    [declaration] = ast.parse(inspect.getsource(group)).body
+    assert isinstance(declaration, ast.ClassDef)
+    title = (ast.get_docstring(declaration) or "").removesuffix(".")
+    found = []
+    for field, text in pairwise(declaration.body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(paragraphs))):
-                found[name] = " ".join(paragraphs.partition("\n\n")[0].split())
-    return found
+                declared = group.model_fields[name]
+                meaning = " ".join(paragraphs.partition("\n\n")[0].split())
+                found.append(Description(name, title, declared.default, _unit(name, declared), meaning))
+    return title, found
 
 
 def _unit(name: str, field: FieldInfo) -> str:
