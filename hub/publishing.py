@@ -50,7 +50,8 @@ class Publishing:
         observer: Observer,
         clock: Callable[[], float],
     ) -> None:
-        self._history = history
+        self.history = history
+        """Where updates are appended."""
         self._requests = requests  # those in progress
         self._turns = FairTurns(clock)
         self._intake = intake
@@ -108,5 +109,5 @@ class Publishing:
         """Append updates that are checked, as soon as the window has room."""
         began = self._clock()
         self._observer.publishing(updates)
-        stored = await self._window.append(updates, partial(self._history.append, updates, publisher=publisher))
+        stored = await self._window.append(updates, partial(self.history.append, updates, publisher=publisher))
         self._observer.published(updates, len(stored), self._clock() - began, publisher)

@@ -92,7 +92,8 @@ def record_updates(app: HubApplication) -> RecordedUpdates:
     It works with every history.  The record ends with the hub.
     """
     updates = RecordedUpdates()
-    app.hub.history = cast("History", _Recorder(app.hub.history, updates))
+    publishing = app.hub.publishing
+    publishing.history = cast("History", _Recorder(publishing.history, updates))
     return updates
 
 

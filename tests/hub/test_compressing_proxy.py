@@ -88,5 +88,5 @@ async def test_n9_no_stream_may_be_transformed(target: str, monkeypatch: pytest.
         async def fail(*_: Any, **__: Any) -> None:
             raise HistoryUnavailable("it is down")
 
-        monkeypatch.setattr(app.hub, "subscribe", fail)
+        monkeypatch.setattr(app.hub.subscribing, "admit", fail)
         await assert_headers("GET")  # the stream that ends at once
