@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 
-KEYS_FAILED: Final = "the keys cannot be read again, so those before count"
-
 _SECURITY_HEADERS: Final = [
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),

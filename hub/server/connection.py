@@ -14,7 +14,7 @@ Only this module and `http1` use uvicorn's private attributes.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from hub.server.begun import Begun
 from hub.server.http1 import MAX_BUFFERED, HttpProtocol
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from typing import TypeAlias
 
-    from hub.server.http1 import Cycle
+    from hub.server.http1 import Cycle, Listener
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -94,25 +94,16 @@ def link_of(server_send: object) -> UvicornLink | None:
     """Return the link for the `send` of an HTTP/1.1 response by uvicorn.
 
     Returns None if `server_send` is that of another server.
+
+    ASGI passes an application nothing else that leads to its connection.  An entry in
+    the scope would be a reference cycle, and only the hub's own protocol could add it.
     """
     cycle = getattr(server_send, "__self__", None)
     return UvicornLink(cycle) if hasattr(cycle, "transport") and hasattr(cycle, "keep_alive") else None
 
 
-class Stream(Protocol):
-    """The stream that a detached response consists of."""
-
-    def lost(self, error: Exception | None) -> None:
-        """Note that the connection is lost; see `http1.Owner`."""
-        ...
-
-    def sent_more(self) -> None:
-        """End the response soon: the client has sent more than its request."""
-        ...
-
-
 class UvicornConnection:
-    """The connection of a detached response, for a `Stream` of `hub.delivery`."""
+    """The connection of a detached response; see `hub.delivery.stream.Connection`."""
 
     __slots__ = ("_cycle", "_flow", "_protocol", "_stream", "_task", "_transport", "_unsent")
 
@@ -121,14 +112,14 @@ class UvicornConnection:
         self._transport = protocol.transport
         self._flow = protocol.flow
         self._cycle: Cycle | None = cycle  # uvicorn's object for the response; None from `write_first` on
-        self._stream: Stream | None = None  # the owner, while the response is detached
+        self._stream: Listener | None = None  # the owner, while the response is detached
         # The task of the work; while the head waits for room, that of the request.
         self._task: asyncio.Task[None] | None = None
         # Bytes that were still buffered after the last write that found no room, or
         # when the connection was aborted; _ALL if that write was dropped.
         self._unsent = 0
 
-    async def begin(self, head: Head, stream: Stream, *, wait: bool) -> bool:
+    async def begin(self, head: Head, stream: Listener, *, wait: bool) -> bool:
         """Make or send the head, and detach the response for `stream`.
 
         Returns False if the connection is lost, or if the client has sent more than its

@@ -6,8 +6,8 @@
 
     state            event                                         next state
     IDLE             a request has begun                           ANSWERING
-                     a head breaks a rule, or a response that      LINGERING
-                     needed no state was the last one
+                     its head breaks a rule, or it was plain and   LINGERING
+                     the last one
     ANSWERING        the response has ended, and no other waits    IDLE
                      it was the last one, or the rest of the       LINGERING
                      request breaks a rule
@@ -208,8 +208,8 @@ class Cycle(RequestResponseCycle):
         return {**message, "headers": [header for header in headers if header[0] != b"connection"]}
 
 
-class Owner(Protocol):
-    """The owner of a detached response."""
+class Listener(Protocol):
+    """What learns how a detached response ends, if it does not end it."""
 
     def lost(self, error: Exception | None) -> None:
         """Note that the connection is lost: nothing can be written any more.
@@ -222,6 +222,10 @@ class Owner(Protocol):
     def sent_more(self) -> None:
         """End the response soon: the client has sent more than its request."""
         ...
+
+
+class Owner(Listener, Protocol):
+    """The owner of a detached response, which writes it."""
 
     def drained(self) -> None:
         """Note that everything that was written so far was handed to the socket."""

@@ -21,7 +21,7 @@ from hub.settings.variable_names import variable as variable_of
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from hub.settings.groups import Group
+    from hub.settings.groups import SettingsGroup
 
 
 class Description(NamedTuple):
@@ -91,7 +91,7 @@ def groups() -> dict[str, list[Description]]:
     return dict(map(_described, GROUPS))
 
 
-def _described(group: type[Group]) -> tuple[str, list[Description]]:
+def _described(group: type[SettingsGroup]) -> tuple[str, list[Description]]:
     """Return the title of a group, and its settings.
 
     The title is the docstring of the class.  The meaning of a setting is the first

@@ -28,13 +28,13 @@ from hub.settings.value_types import (
 )
 
 
-class Group(BaseModel):
+class SettingsGroup(BaseModel):
     """A group of settings; its docstring is its title."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class DevelopmentSettings(Group):
+class DevelopmentSettings(SettingsGroup):
     """Development."""
 
     dev: bool = False
@@ -46,7 +46,7 @@ class DevelopmentSettings(Group):
     """
 
 
-class AddressSettings(Group):
+class AddressSettings(SettingsGroup):
     """Addresses."""
 
     path: Annotated[
@@ -101,7 +101,7 @@ class AddressSettings(Group):
     """
 
 
-class ClientSettings(Group):
+class ClientSettings(SettingsGroup):
     """Clients and tokens."""
 
     anonymous: bool = False
@@ -148,7 +148,7 @@ class ClientSettings(Group):
     """
 
 
-class BrowserSettings(Group):
+class BrowserSettings(SettingsGroup):
     """Browsers."""
 
     cookie: Annotated[
@@ -173,7 +173,7 @@ class BrowserSettings(Group):
     """
 
 
-class PageSettings(Group):
+class PageSettings(SettingsGroup):
     """Page and presence."""
 
     debugger: bool = False
@@ -193,7 +193,7 @@ class PageSettings(Group):
     """
 
 
-class StreamSettings(Group):
+class StreamSettings(SettingsGroup):
     """Streams."""
 
     heartbeat: Seconds = Field(default=15.0, ge=0, le=DAY)
@@ -232,7 +232,7 @@ class StreamSettings(Group):
     """
 
 
-class ConnectionSettings(Group):
+class ConnectionSettings(SettingsGroup):
     """Connections."""
 
     max_connections: Annotated[int, Unit("subscribers")] = Field(default=100_000, ge=1, le=10_000_000)
@@ -273,7 +273,7 @@ class ConnectionSettings(Group):
     """
 
 
-class HistorySettings(Group):
+class HistorySettings(SettingsGroup):
     """History."""
 
     history_url: Secret = Field(default="memory://", repr=False)
@@ -318,7 +318,7 @@ class HistorySettings(Group):
     """
 
 
-class EventLogSettings(Group):
+class EventLogSettings(SettingsGroup):
     """Event log."""
 
     event_log: str = ""
@@ -340,7 +340,7 @@ class EventLogSettings(Group):
     """Days for which closed files of the event log are kept; 0 for no limit."""
 
 
-class LogSettings(Group):
+class LogSettings(SettingsGroup):
     """Log and metrics."""
 
     log_format: Literal["text", "json"] = "text"
@@ -379,7 +379,7 @@ class LogSettings(Group):
     """The address for metrics.  Anyone who can reach it can read them."""
 
 
-class RequestSettings(Group):
+class RequestSettings(SettingsGroup):
     """Requests."""
 
     max_header_fields: Annotated[int, Unit("header fields")] = Field(default=100, ge=10, le=10_000)
@@ -432,7 +432,7 @@ class RequestSettings(Group):
     """
 
 
-class ShareSettings(Group):
+class ShareSettings(SettingsGroup):
     """Shares of one client."""
 
     client_share: Annotated[float, Unit("a fraction")] = Field(default=0.02, gt=0, le=1)
@@ -470,7 +470,7 @@ class ShareSettings(Group):
     """
 
 
-class CacheSettings(Group):
+class CacheSettings(SettingsGroup):
     """Caches."""
 
     cached_topics: Annotated[int, Unit("topics")] = Field(default=100_000, ge=1, le=10**9)

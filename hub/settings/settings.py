@@ -27,11 +27,11 @@ from hub.settings.groups import (
     ConnectionSettings,
     DevelopmentSettings,
     EventLogSettings,
-    Group,
     HistorySettings,
     LogSettings,
     PageSettings,
     RequestSettings,
+    SettingsGroup,
     ShareSettings,
     StreamSettings,
 )
@@ -301,7 +301,9 @@ class Settings(
         return origin + self.metadata_path if self.public_urls else None
 
 
-GROUPS: Final[Sequence[type[Group]]] = [base for base in reversed(Settings.__bases__) if issubclass(base, Group)]
+GROUPS: Final[Sequence[type[SettingsGroup]]] = [
+    base for base in reversed(Settings.__bases__) if issubclass(base, SettingsGroup)
+]
 """The groups of settings, in their order."""
 SECRETS: Final = tuple(name for name, field in Settings.model_fields.items() if not field.repr)
 """The settings whose values are never shown."""
