@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hub.node.matchers import MatcherCompiler
     from hub.node.publish_window import PublishWindow
     from hub.node.shutdown import Shutdown
-    from hub.protocol.requests import Headers
+    from hub.protocol.requests import Headers, SubscribeRequest
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.settings import Settings
@@ -119,11 +119,8 @@ class Subscribing:
             if question.body is not None:
                 with self._admission.request(payer_for(granted.subject, address, granted is ANONYMOUS)):
                     body = await question.body()
-            wanted = parse_subscribe(question.query, body, question.headers, self._settings)
+            wanted = self._parse(question, body)
             cursor = wanted.last_event_id
-            if self._settings.dev:
-                for hint in subscribe_hints(question.query, body, self._settings):
-                    log.warning(hint)
             return await self.admit(wanted.selectors, granted, cursor, address=address, waits=waits, is_rated=is_rated)
         except RequestError as error:
             if not waits or error.status != 503:
@@ -189,10 +186,17 @@ class Subscribing:
 
         Raises `InvalidRequest` and `HistoryUnavailable`.
         """
-        wanted = parse_subscribe(question.query, b"", question.headers, self._settings)
+        wanted = self._parse(question)
         presence = may_want_presence(wanted.selectors, grant, self._settings.path)
         start = await self._find_start(wanted.last_event_id, presence=presence)
         return Admitted(Subscriber((), grant, start.position), start.preceding)
+
+    def _parse(self, question: Question, body: bytes = b"") -> SubscribeRequest:
+        """Return what a question asks for; in development, log what may be wrong."""
+        if self._settings.dev:
+            for hint in subscribe_hints(question.query, body, self._settings):
+                log.warning(hint)
+        return parse_subscribe(question.query, body, question.headers, self._settings)
 
     async def _find_start(self, cursor: str | None, *, presence: bool) -> Start:
         """Return the start that belongs to a cursor; see `hub.history.cursor`.
