@@ -46,9 +46,8 @@ from hub.errors import PositionExpired, RequestError
 from hub.history import base
 from hub.http import problems
 from hub.http.request import Request
-from hub.http.response import SERVER_SEND, STREAM_FIELDS
+from hub.http.response import SERVER_SEND, STREAM_FIELDS, tuned_link
 from hub.protocol import events
-from hub.server.connection import UvicornLink, link_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import Entry, History
     from hub.hub import Hub
+    from hub.server.connection import UvicornLink
     from hub.settings import Settings
 
 _HEARTBEAT_SECONDS: Final = 1.0
@@ -133,10 +133,8 @@ class Replay:
         to others.
         """
         with self._delivery.reader_seat(self._subscriber, self) as self._seat:
-            self._link = link_of(scope.get(SERVER_SEND, send))
-            if self._link is not None:  # the kernel then drops a client that does not read
-                settings = self._settings
-                self._link.tune(send_buffer=settings.send_buffer, client_timeout=settings.client_timeout)
+            # The kernel then drops a client that does not read.
+            self._link = tuned_link(scope.get(SERVER_SEND, send), self._settings)
             try:
                 async with asyncio.timeout(None) as self._timeout:
                     await respond(scope, receive, send)

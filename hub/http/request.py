@@ -11,6 +11,7 @@ from hub.errors import InvalidRequest, TooLarge
 from hub.logs import LoggedRequest, current_request
 from hub.protocol.origins import normal_origin
 from hub.protocol.requests import content_type, decode_utf_8, header_values, preferences
+from hub.server.begun import Begun
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -126,20 +127,26 @@ class Request:
         server has dropped the body, and the errors of `patience`.
         """
         body = bytearray()
-        async with patience(min(most, BODY_GRACE)) as allow:
-            while True:
-                message = await self.receive()
-                if message["type"] == "http.disconnect":
-                    # The answer reaches no client, but the error is logged.
-                    raise InvalidRequest("the client disconnected before the whole body had arrived")
-                body += message.get("body", b"")
-                _require_size(len(body), limit)
-                if not message.get("more_body", False):
-                    break
-                allow(min(most, BODY_GRACE + len(body) / LEAST_BODY_RATE))
+        first = Begun(self._take_part(body, limit))
+        if not first.has_ended or first.result:  # most bodies have arrived with their heads
+            async with patience(min(most, BODY_GRACE)) as allow:
+                has_more = await first
+                while has_more:
+                    allow(min(most, BODY_GRACE + len(body) / LEAST_BODY_RATE))
+                    has_more = await self._take_part(body, limit)
         if not body:
             self._require_no_upgrade()
         return bytes(body)
+
+    async def _take_part(self, body: bytearray, limit: int) -> bool:
+        """Add the next part to a body, and return whether there are more."""
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            # The answer reaches no client, but the error is logged.
+            raise InvalidRequest("the client disconnected before the whole body had arrived")
+        body += message.get("body", b"")
+        _require_size(len(body), limit)
+        return bool(message.get("more_body", False))
 
     def _require_no_upgrade(self) -> None:
         """Raise `InvalidRequest` if a server may have dropped the body.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hub.http.request import Answer, Request
     from hub.hub import Hub
     from hub.protocol.requests import Headers
+    from hub.server.connection import UvicornLink
     from hub.settings import Settings
 
     _Send: TypeAlias = Callable[[Message], Coroutine[Any, Any, None]]
@@ -100,9 +101,19 @@ def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Setting
     Returns a `UvicornConnection` if the response can be detached from its task,
     otherwise an `AsgiConnection`.
     """
-    link = link_of(send)
+    link = tuned_link(send, settings)
     if link is None:
         return AsgiConnection(send, receive, NO_LINK)
-    link.tune(send_buffer=settings.send_buffer, client_timeout=settings.client_timeout)
     detachable = link.detachable() if scope["http_version"] == "1.1" else None
     return detachable or AsgiConnection(send, receive, link)
+
+
+def tuned_link(send: object, settings: Settings) -> UvicornLink | None:
+    """Return the link to the server's connection, and tune its socket.
+
+    `send` is the server's own.  Returns None if the server is unknown.
+    """
+    link = link_of(send)
+    if link is not None:
+        link.tune(send_buffer=settings.send_buffer, client_timeout=settings.client_timeout)
+    return link

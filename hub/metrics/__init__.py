@@ -11,5 +11,6 @@ killed: the next one counts on.  The sums over all slots are served.
 catalogue   the names and the meaning of all numbers
 board       the memory, and how current gauges are asked for
 recorder    counts: an `Observer`
+gauges      where the present numbers are found
 server      the HTTP server, which needs prometheus-client
 """
