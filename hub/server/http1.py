@@ -123,6 +123,8 @@ TRANSITIONS: Final = {
 _IDLE, _ANSWERING = State.IDLE, State.ANSWERING
 _READS: Final = _IDLE, _ANSWERING
 """The states in which requests are parsed."""
+_ENDS: Final = State.ANSWERING_LAST, State.HALF_CLOSED
+"""The states in which the connection ends with the response in progress."""
 
 HEAD_TIMEOUT: Final = 10.0
 """Seconds for the head of a request, until its end.
@@ -553,9 +555,7 @@ class HttpProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._answering = cast("Cycle", cycle)
             self._start_asgi_task(cycle, app)
-        elif self.state in (State.ANSWERING_LAST, State.HALF_CLOSED) or (
-            self.cycle is not None and self.cycle.more_body
-        ):
+        elif self.state in _ENDS or (self.cycle is not None and self.cycle.more_body):
             self._end()
         else:
             if self.state is not _IDLE:
