@@ -236,6 +236,7 @@ class PlainPublisher:
         self.needs_task: bool = getattr(app.hub.history, "has_time_limits", True)
         self._app = app
         self._publish = publish
+        self._shutdown, self._observer = app.hub.shutdown, app.hub.observer
 
     def is_whole(self, app: object) -> bool:
         """Return whether an application of a server is the hub's own."""
@@ -243,8 +244,7 @@ class PlainPublisher:
 
     async def answer(self, scope: Scope, body: bytes) -> Response:
         """Answer a request.  Raises `NotRunning`, and unexpected errors."""
-        hub = self._app.hub
-        if not hub.is_running:
+        if not self._shutdown.is_running:
             raise NotRunning
         scope[TOKENS] = ()
         request = PlainRequest(scope, body)
@@ -253,9 +253,9 @@ class PlainPublisher:
             try:
                 return await self._publish(request)
             except RequestError as error:
-                return problems.respond(error, request, hub)
+                return problems.respond(error, request, self._app.hub)
         except Exception:
-            hub.observer.refused("internal_server_error")
+            self._observer.refused("internal_server_error")
             raise
 
 

@@ -46,7 +46,7 @@ from hub.http.replay import ReplayResponse
 from hub.http.request import Request
 from hub.http.response import STREAM_FIELDS, Published, cursor_headers, open_stream, stream_headers
 from hub.logs import DEBUGGED, current_request
-from hub.protocol.requests import FORM
+from hub.protocol.requests import FORM, content_type
 from hub.protocol.topics import FORBIDDEN, MATCHER_TYPES, subscriptions_path
 from hub.subscribing import Ended, Question
 
@@ -176,7 +176,7 @@ class Endpoints:
     async def _query(self, request: Request) -> bytes:
         """Return the body of a QUERY, which must be a form."""
         body = await request.body(self._hub.settings.max_query, self._patience, self._body_timeout)
-        if body and request.content_type != FORM:
+        if body and content_type(request.headers) != FORM:
             raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         return body
 
@@ -201,7 +201,7 @@ class Endpoints:
 
         The response is the ids as plain text, one per line for a batch.
         """
-        type = request.content_type
+        type = content_type(request.headers)
         grant = self._authorization.of_publisher(request)
         body = partial(request.body, self._max_body, self._patience, self._body_timeout)
         updates = await self._publishing.publish_request(request.address, grant, body, type)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from hub.errors import InvalidRequest, TooLarge
 from hub.logs import LoggedRequest, current_request
 from hub.protocol.origins import normal_origin
-from hub.protocol.requests import content_type, decode_utf_8, header_values, preferences
+from hub.protocol.requests import decode_utf_8, header_values, preferences
 from hub.server.begun import Begun
 from skipfilter.text import shown
 
@@ -74,11 +74,6 @@ class Request:
         Raises `InvalidRequest` if it is not UTF-8.
         """
         return decode_utf_8("the path", self.scope.get("raw_path") or quote(self.scope["path"]).encode())
-
-    @property
-    def content_type(self) -> str:
-        """The media type of the body; see `hub.protocol.requests.content_type`."""
-        return content_type(self.headers)
 
     @property
     def preferences(self) -> frozenset[str]:

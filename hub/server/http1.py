@@ -551,15 +551,16 @@ class HttpProtocol(HttpToolsProtocol):
                 self._wait(self.timeout_keep_alive)
             return
         self.flow.resume_reading()
-        if self.pipeline:
+        if self.state is _IDLE:
+            self._wait(self.timeout_keep_alive)
+        elif self.pipeline:
             cycle, app = self.pipeline.pop()
             self._answering = cast("Cycle", cycle)
             self._start_asgi_task(cycle, app)
         elif self.state in _ENDS or (self.cycle is not None and self.cycle.more_body):
             self._end()
         else:
-            if self.state is not _IDLE:
-                self._to(_IDLE)
+            self._to(_IDLE)
             self._wait(self.timeout_keep_alive)
 
     # -- private

@@ -102,7 +102,7 @@ class HubProtocol(HttpProtocol):
             and self.scope["http_version"] == "1.1"
             and self.parser.should_keep_alive()
             and self.state is _IDLE
-            and _FOR_ASGI.isdisjoint([name for name, _ in self.headers])
+            and _FOR_ASGI.isdisjoint(dict(self.headers))
         )
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -124,7 +124,7 @@ class HubProtocol(HttpProtocol):
             and self.url.partition(b"?")[0] == self._publisher.target
             and self.scope["method"] == "GET"
             and self.scope["http_version"] == "1.1"
-            and not any(name == b"prefer" for name, _ in self.headers)
+            and b"prefer" not in dict(self.headers)
         )
 
     def on_body(self, body: bytes) -> None:
@@ -169,7 +169,7 @@ class HubProtocol(HttpProtocol):
         task.add_done_callback(self.tasks.discard)
 
     def _is_forwarded(self, scope: Any) -> bool:
-        return not _FORWARDED.isdisjoint([name for name, _ in scope["headers"]])
+        return not _FORWARDED.isdisjoint(dict(scope["headers"]))
 
     def _publish(self, body: bytes) -> None:
         """Answer a plain request, at once if it has nothing to wait for."""
