@@ -93,21 +93,20 @@ class LogLines(Observer):
 
     def published(self, updates: Sequence[Update], stored: int, seconds: float, publisher: str) -> None:
         """Log a request to publish, and warn of a large update."""
+        if DEBUGGED.isEnabledFor(self._publish_level):
+            first = updates[0]
+            log.log(
+                self._publish_level,
+                "updates published",
+                updates=len(updates),
+                first_id=first.id,
+                first_topic=f"{first.topics[0]:.200}",
+                private=first.private,
+                ms=round(1_000 * seconds, 3),
+                **({} if stored == len(updates) else {"repeated": len(updates) - stored}),
+            )
         if len(updates) != 1 or updates[0].size > self._large:
             self._warn_of_size(updates, publisher)
-        if not DEBUGGED.isEnabledFor(self._publish_level):
-            return
-        first = updates[0]
-        log.log(
-            self._publish_level,
-            "updates published",
-            updates=len(updates),
-            first_id=first.id,
-            first_topic=f"{first.topics[0]:.200}",
-            private=first.private,
-            ms=round(1_000 * seconds, 3),
-            **({} if stored == len(updates) else {"repeated": len(updates) - stored}),
-        )
 
     def arrived(self, seat: Seat) -> None:
         """Log the beginning of a connection."""

@@ -1,7 +1,7 @@
 """The HTTP side of the hub: parse bytes, call one function, send an answer.
 
-Starlette and sse-starlette are imported here only; uvicorn here, in `hub.server` and in
-`hub.process`.
+Starlette and sse-starlette are imported here only; uvicorn in `hub.server`, in
+`hub.process` and in `hub.testing`.
 
 embedding    ─ create_app, and what the program around the hub calls
   └► application    ─ the way of each request: headers of all responses, lifespan; cors

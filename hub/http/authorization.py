@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -30,6 +29,7 @@ from hub.auth.presented import require_same_site
 from hub.delivery.log_lines import shown_matchers
 from hub.delivery.subscriber import payer_at
 from hub.errors import Misdirected, TokenRequired, Undecided
+from hub.http.cors import note_unreadable
 from hub.protocol.requests import header_values
 from hub.server.begun import Begun
 from hub.threads import call_soon
@@ -62,6 +62,7 @@ class Authorization:
         self._authorizer = hub.authorizer
         self._admission = hub.admission
         self._observer = hub.observer
+        self._clock = hub.delivery.clock
         self._authorize = authorize
         self._is_async = authorize is not None and _is_async(authorize)
         self._threads = ThreadPoolExecutor(THREADS, "hub-authorize")  # it starts none before the first call
@@ -106,21 +107,21 @@ class Authorization:
         if self._authorize is None and not self._settings.log_decisions:
             grant = self._authorizer.recent("publish", request.headers, origin=origin)
         if grant is None:
-            grant = await self._counted("publish", request, origin)
+            grant = await self._counted("publish", request)
         request.logged.subject = grant.subject
         return grant
 
     async def of_subscriber(self, request: Request) -> CompiledGrant:
         """Return the grant of a request for a stream."""
-        origin = self.public_origin(request)
         if self._authorize is not None:
             with self._admission.asking(request.address):
-                grant = await self._decided("subscribe", request, origin)
+                grant = await self._decided("subscribe", request)
         elif request.method == "QUERY":
-            grant = await self._counted("subscribe", request, origin)
+            grant = await self._counted("subscribe", request)
         else:
-            grant = await self._decided("subscribe", request, origin)
+            grant = await self._decided("subscribe", request)
         request.logged.subject = grant.subject
+        note_unreadable(request, self._settings, self._observer)
         return grant
 
     async def of_reader(self, request: Request, *, required: bool = False) -> CompiledGrant:
@@ -131,31 +132,28 @@ class Authorization:
         """
         if self._authorize is not None:
             self._admission.take_rate(payer_at(request.address))
-        grant = await self._decided("subscribe", request, self.public_origin(request), required=required)
+        grant = await self._decided("subscribe", request, required=required)
         request.logged.subject = grant.subject
         return grant
 
-    async def _counted(self, action: Action, request: Request, origin: str) -> CompiledGrant:
+    async def _counted(self, action: Action, request: Request) -> CompiledGrant:
         """Return the grant of a request, which counts as long as it waits.
 
         While its token waits for keys, or for the application, nobody knows its client.
         So it counts as one without a token, which the kept part is not for.
         """
-        decision = self._decided(action, request, origin)
-        if self._authorize is None:
-            begun = Begun(decision)
-            if begun.has_ended:
-                return begun.result
+        if self._authorize is not None:
             with self._admission.request(payer_at(request.address, True)):
-                return await begun
+                return await self._decided(action, request)
+        begun = Begun(self._decided(action, request))
+        if begun.has_ended:
+            return begun.result
         with self._admission.request(payer_at(request.address, True)):
-            return await decision
+            return await begun
 
-    async def _decided(self, action: Action, request: Request, origin: str, *, required: bool = False) -> CompiledGrant:
-        """Return what the client of a request may do, and log it if that is wanted.
-
-        `origin` is the scheme and authority that the request is to.
-        """
+    async def _decided(self, action: Action, request: Request, *, required: bool = False) -> CompiledGrant:
+        """Return what the client of a request may do, and log it if that is wanted."""
+        origin = self.public_origin(request)
         if self._authorize is None:
             grant = await self._by_token(action, request, origin, required=required)
         else:
@@ -196,7 +194,7 @@ class Authorization:
         query.
         """
         seconds = self._settings.authorize_timeout
-        began = time.perf_counter()
+        began = self._clock()
         try:
             async with asyncio.timeout(seconds) as timeout:
                 grant = await self._call(authorize, StarletteRequest(request.scope))
@@ -207,7 +205,7 @@ class Authorization:
                 raise  # it is the function's own
             raise Undecided(f"authorize has not returned within {seconds:g} s (authorize_timeout)") from None
         finally:
-            self._observer.decided(time.perf_counter() - began)
+            self._observer.decided(self._clock() - began)
         if grant is not None and not isinstance(grant, Grant):
             raise TypeError(f"authorize returned a {type(grant).__name__}: it must return a Grant or None")
         return grant

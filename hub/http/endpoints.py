@@ -40,7 +40,6 @@ from starlette.staticfiles import StaticFiles
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
 from hub.errors import UnsupportedContent
-from hub.http.cors import note_unreadable
 from hub.http.listing import listed
 from hub.http.replay import ReplayResponse
 from hub.http.request import Request
@@ -78,7 +77,6 @@ class Endpoints:
 
     def __init__(self, hub: Hub, authorization: Authorization) -> None:
         self._hub = hub
-        self._observer = hub.observer
         self._publishing = hub.publishing
         self._subscribing = hub.subscribing
         self._presence = hub.presence
@@ -160,7 +158,6 @@ class Endpoints:
         opening = await self._subscribing.subscribe_request(
             request.address, grant, question, waits=waits, is_rated=self._authorization.asks
         )
-        note_unreadable(request, self._hub.settings, self._observer)
         if isinstance(opening, Ended):
             ended = Response(opening.first, headers=STREAM_FIELDS, media_type="text/event-stream")
             if opening.cursor is not None and FORBIDDEN.isdisjoint(opening.cursor):  # else it is no id

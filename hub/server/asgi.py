@@ -238,8 +238,8 @@ class AsgiConnection:
                     self._bell = asyncio.get_running_loop().create_future()
                     await self._bell
             if watcher.done():
-                watcher.result()
-            elif self._has_end:
+                watcher.result()  # raises what `receive` has raised
+            if self._has_end:
                 await self._write_end()
             return True
         finally:
@@ -251,8 +251,10 @@ class AsgiConnection:
     async def _watch(self) -> None:
         """Wait until the client disconnects: the response is then over."""
         try:
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
+            while not self._is_over:
+                if (await self._receive())["type"] == "http.disconnect":
+                    self._has_end = False
+                    return
         finally:
             self.stop()
 

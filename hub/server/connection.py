@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _LINE_END: Final = b"\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
+KEPT_BYTES: Final = 2**17
+"""Bytes of a body that may be kept until the next one is written ..."""
+KEPT_SECONDS: Final = 1.0
+"""... and seconds that a larger one is kept."""
 _ALL: Final = 2**62
 """More bytes than any write has: the last write was dropped."""
 
@@ -153,7 +157,8 @@ class UvicornConnection:
 
         Returns False if there is now no room for more, or if the connection is closing.
         """
-        return self._write(_last.chunk if body is _last.body else _last.encoded(body))
+        known, chunk = _last.written
+        return self._write(chunk if body is known else _last.encoded(body))
 
     def _write(self, chunk: bytes) -> bool:
         transport = self._transport
@@ -272,17 +277,25 @@ class _LastBody:
     """The last body that was written to any connection, and its chunk.
 
     A dispatch writes the same body to many connections in turn: it is encoded once.
+    One that is large is soon forgotten.
     """
 
-    __slots__ = ("body", "chunk")
+    __slots__ = ("written",)
 
     def __init__(self) -> None:
-        self.body = self.chunk = b""
+        self.written = b"", b""
 
     def encoded(self, body: bytes) -> bytes:
         """Return the chunk of a body, which is the last one from now on."""
-        self.body, self.chunk = body, _encoded(body)
-        return self.chunk
+        chunk = _encoded(body)
+        self.written = body, chunk  # at once: event loops in several threads may write
+        if len(body) > KEPT_BYTES:
+            asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, body)
+        return chunk
+
+    def _forget(self, body: bytes) -> None:
+        if self.written[0] is body:
+            self.written = b"", b""
 
 
 _last: Final = _LastBody()

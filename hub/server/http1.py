@@ -16,9 +16,11 @@
                      the response is detached                      DETACHED
                      and no request may follow it                  DETACHED_LAST
     ANSWERING_LAST   the client closes its half                    HALF_CLOSED
+                     the response is detached                      DETACHED_LAST
                      the response has ended                        LINGERING
     HALF_CLOSED      the response has ended                        LINGERING
     DETACHED         the response has ended                        IDLE
+                     but its connection is closing                 LINGERING
                      the client sends more; the server shuts down  DETACHED_LAST
     DETACHED_LAST    the response has ended                        LINGERING
     any of these     the connection is lost, or changes its        CLOSED
@@ -110,9 +112,9 @@ TRANSITIONS: Final = {
         State.LINGERING,
         State.CLOSED,
     },
-    State.ANSWERING_LAST: {State.HALF_CLOSED, State.LINGERING, State.CLOSED},
+    State.ANSWERING_LAST: {State.HALF_CLOSED, State.DETACHED_LAST, State.LINGERING, State.CLOSED},
     State.HALF_CLOSED: {State.LINGERING, State.CLOSED},
-    State.DETACHED: {State.IDLE, State.DETACHED_LAST, State.CLOSED},
+    State.DETACHED: {State.IDLE, State.DETACHED_LAST, State.LINGERING, State.CLOSED},
     State.DETACHED_LAST: {State.LINGERING, State.CLOSED},
     State.LINGERING: {State.CLOSED},
     State.CLOSED: set(),
@@ -120,7 +122,7 @@ TRANSITIONS: Final = {
 """The states that may follow each state."""
 
 # Variables, because an attribute of an enum takes long before Python 3.12.
-_IDLE, _ANSWERING = State.IDLE, State.ANSWERING
+_IDLE, _ANSWERING, _CLOSED = State.IDLE, State.ANSWERING, State.CLOSED
 _READS: Final = _IDLE, _ANSWERING
 """The states in which requests are parsed."""
 _ENDS: Final = State.ANSWERING_LAST, State.HALF_CLOSED
@@ -294,7 +296,9 @@ class HttpProtocol(HttpToolsProtocol):
         False if there is another request, even an incomplete one, or if the body of
         this one is incomplete.  `cycle` is uvicorn's object for a response.
         """
-        return self.state is _ANSWERING and self.cycle is cycle and not cycle.more_body and not self._limit.is_in_head
+        if self.cycle is not cycle or cycle.more_body:
+            return False
+        return self.state in _ENDS or (self.state is _ANSWERING and not self._limit.is_in_head)
 
     def detach(self, cycle: Cycle, owner: Owner) -> bool:
         """Hand the response of `cycle`, which holds its head, to an owner.
@@ -317,7 +321,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         if cycle.disconnected:
             return False
-        self._to(State.DETACHED if cycle.keep_alive else State.DETACHED_LAST)
+        self._to(State.DETACHED if cycle.keep_alive and self.state is _ANSWERING else State.DETACHED_LAST)
         # So that uvicorn does not complain, or end the response, if the application
         # returns.
         cycle.response_complete = True
@@ -386,7 +390,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._to(State.CLOSED)
                 self.shared.discard(self)
                 self.handle_websocket_upgrade()
-            else:  # a CONNECT
+            elif self.state is _ANSWERING:  # a CONNECT
                 self._to(State.ANSWERING_LAST)
         except httptools.HttpParserError as error:
             cause = error.__context__
@@ -545,6 +549,8 @@ class HttpProtocol(HttpToolsProtocol):
         """Go on with the next request, wait for one, or end the connection."""
         self.server_state.total_requests += 1
         self._answering = None
+        if self.state is _CLOSED:  # another protocol has the connection
+            return
         if self.transport.is_closing():
             self._to(State.LINGERING)
             if self.transport.get_write_buffer_size():
@@ -641,7 +647,8 @@ class HttpProtocol(HttpToolsProtocol):
            the connection ends after their responses.
         2. If the error is in a body, and the response has begun or is not the next one,
            the connection is aborted.
-        3. Otherwise the answer is a problem document.
+        3. If it follows the last answer, it gets none.
+        4. Otherwise the answer is a problem document.
         """
         cycle, in_progress = self.cycle, self.state is _ANSWERING
         address = self.client[0] if self.client else ""
@@ -652,7 +659,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._to(State.ANSWERING_LAST)
         elif in_progress and (cycle.response_started or self.pipeline):
             self.transport.abort()
-        else:
+        elif self.state in _READS:
             if in_progress:
                 cycle.disconnected = True
                 cycle.message_event.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import logging
 import math
 import threading
@@ -422,6 +423,27 @@ async def test_a_query_that_waits_for_a_decision_counts_once() -> None:
             app.hub.shares.requests.take(payer_at("192.0.2.1"))
         answer = await ask(app, "QUERY", PATH, [FORM, ("prefer", "wait=0")], b"match=a")
         assert (answer.status, used) == (200, [3])
+
+
+async def test_a_publisher_that_is_refused_while_others_wait_leaves_nothing() -> None:
+    decided = asyncio.Event()
+
+    async def authorize(request: Request) -> Grant:
+        await decided.wait()
+        return Grant(publish=["*"])
+
+    async with hub_with(authorize, max_requests=4, client_share=1) as app:
+        asked = [asyncio.ensure_future(ask(app, "POST", PATH, [FORM], b"topic=a")) for _ in range(8)]
+        while sum(task.done() for task in asked) < 4:
+            await asyncio.sleep(0)
+        gc.collect()  # a coroutine that nobody awaits is a warning, which is an error
+        decided.set()
+        assert sorted([(await task).status for task in asked])[-4:] == [429] * 4
+
+
+async def test_r6_a_request_to_another_host_uses_the_rate_of_its_address() -> None:
+    async with hub_with(lambda _: Grant(), connection_rate_per_client=1, public_urls=("https://hub.example",)) as app:
+        assert [(await subscribe(app, ("host", "other.example"))).status for _ in range(2)] == [421, 429]
 
 
 # -- pages of other origins

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import re
 from contextvars import ContextVar, Token
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -220,6 +221,67 @@ async def test_a_timeout_of_send_interrupts_the_request_and_not_who_writes() -> 
     assert not await connection.drain()  # a TimeoutError is an OSError
     await dispatching
     assert connection.is_closing()
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+async def test_the_wait_for_a_disconnect_ends_with_the_response(swallows: bool) -> None:
+    waiting = 0
+
+    async def receive() -> Message:
+        nonlocal waiting
+        waiting += 1
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if not swallows:
+                raise
+        finally:
+            waiting -= 1
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None: ...
+
+    async def head() -> None: ...
+
+    async def answer() -> None:
+        assert await connection.begin(head, object(), wait=True)
+        asyncio.get_running_loop().call_later(0.001, connection.stop)
+        assert await connection.serve()
+
+    connection, before = AsgiConnection(send, receive), len(asyncio.all_tasks())
+    await asyncio.wait_for(asyncio.create_task(answer()), HANG)
+    await until(lambda: len(asyncio.all_tasks()) == before)
+    assert waiting == 0
+
+
+async def test_an_error_of_receive_ends_the_response_and_is_raised() -> None:
+    async def receive() -> Message:
+        raise RuntimeError("the server has failed")
+
+    async def send(message: Message) -> None: ...
+
+    connection = AsgiConnection(send, receive)
+    assert await connection.begin(partial(send, {}), object(), wait=True)
+    with pytest.raises(RuntimeError, match="the server has failed"):
+        await connection.serve()
+
+
+async def test_a_disconnect_interrupts_the_work_of_a_stream() -> None:
+    async def receive() -> Message:
+        await works.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None: ...
+
+    async def work() -> None:
+        works.set()
+        await asyncio.get_running_loop().create_future()
+
+    works = asyncio.Event()
+    connection = AsgiConnection(send, receive)
+    assert await connection.begin(partial(send, {}), object(), wait=True)
+    connection.start(work)
+    assert await asyncio.wait_for(connection.serve(), HANG)
 
 
 # -- the end of a stream, in an application with middleware

@@ -19,6 +19,7 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from hub import Settings, Update, create_app
 from hub.delivery.seat import Ending
 from hub.history.memory import MemoryHistory
+from hub.server import connection as connections_of_uvicorn
 from hub.server import http1, socket_options
 from hub.server.asgi import AsgiConnection
 from hub.server.connection import UvicornConnection
@@ -426,6 +427,21 @@ async def test_the_chunk_of_an_update_is_made_once(monkeypatch: pytest.MonkeyPat
         assert len(chunks) == 6
         assert {id(chunk) for chunk in chunks[:3]} == {id(chunks[0])}
         assert {id(chunk) for chunk in chunks[3:]} == {id(chunks[3])}
+
+
+async def test_a_large_body_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections_of_uvicorn, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(World, "wire", staticmethod(partial(ServerWire, detaches=True)))
+    async with world() as here:
+        await here.connect("a")
+        await here.caught_up()
+        last = connections_of_uvicorn._last
+        await here.publish("a")
+        await here.caught_up()
+        assert last.written[0]
+        await here.hub.publish(Update(("a",), "x" * connections_of_uvicorn.KEPT_BYTES))
+        await here.caught_up()
+        await until(lambda: last.written == (b"", b""))
 
 
 @pytest.mark.parametrize("detaches", [False, True])

@@ -428,6 +428,18 @@ async def test_r24_an_unexpected_error_is_logged_and_answered(waits: bool, caplo
     assert caplog.text.count("RuntimeError: a fault") == 2
 
 
+@pytest.mark.parametrize(
+    "behind", [b"nonsense\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", b"GET / HTTP/1.1\r\nhost: /\r\n\r\n"]
+)
+async def test_what_follows_an_answer_that_failed_gets_none(behind: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with held(HubProtocol) as (history, _, server):
+        history.error = RuntimeError("a fault")
+        history.may_go.set()
+        came = await said(server, post() + behind)
+    assert re.findall(rb"HTTP/1.1 (\d+)", came) == [b"500"]
+    assert "data_received() call failed" not in caplog.text
+
+
 async def test_a_middleware_sees_each_request(plain: list[bytes]) -> None:
     app = app_of()
 

@@ -21,6 +21,10 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 WITH_BODY = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
 NONSENSE = b"nonsense\r\n\r\n"
+WEBSOCKET = (
+    b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 
 
 class Owner:
@@ -38,7 +42,9 @@ class Connection:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        config = uvicorn.Config(self._app, http=HttpProtocol, interface="asgi3", access_log=False, log_config=None)
+        config = uvicorn.Config(
+            self._app, http=HttpProtocol, interface="asgi3", ws="wsproto", access_log=False, log_config=None
+        )
         config.load()
         self.transport = Transport()
         self.protocol = HubProtocol(config, ServerState(), {})
@@ -50,6 +56,8 @@ class Connection:
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         await self.go.wait()
+        if scope["type"] == "websocket":
+            return
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -120,6 +128,7 @@ async def a_bad_head_behind_a_request_ends_the_connection_after_its_response() -
             assert connection.state() is State.HALF_CLOSED
         else:
             connection.get(REQUEST)  # is dropped
+        connection.get(NONSENSE)  # is dropped, too
         await connection.answer()
         assert connection.state() is State.LINGERING
         assert connection.transport.written.count(b"HTTP/1.1") == 1
@@ -182,6 +191,36 @@ async def a_detached_response_is_the_last_one_if_a_client_says_so_or_sends_more(
         connection.lose()
 
 
+async def a_response_with_nonsense_behind_it_may_be_detached() -> None:
+    connection = Connection()
+    connection.get(REQUEST + NONSENSE)
+    connection.detach()
+    assert connection.state() is State.DETACHED_LAST
+    connection.protocol.reattach()
+    assert connection.state() is State.LINGERING
+    connection.lose()
+
+
+async def a_connection_may_be_closing_when_its_detached_response_ends() -> None:
+    """A reset is noticed by the write of the last chunk."""
+    connection = Connection()
+    connection.get(REQUEST)
+    connection.detach()
+    connection.transport.close()
+    connection.protocol.reattach()
+    assert connection.state() is State.LINGERING
+    connection.lose()
+
+
+async def a_request_may_be_in_progress_when_another_protocol_takes_the_connection() -> None:
+    connection = Connection()
+    connection.get(REQUEST + WEBSOCKET)
+    assert connection.state() is State.CLOSED
+    await connection.answer()
+    assert b"HTTP/1.1 204" in connection.transport.written
+    assert connection.state() is State.CLOSED
+
+
 async def a_connection_is_lost_in_any_state() -> None:
     for begin in (REQUEST, REQUEST + NONSENSE):
         connection = Connection()
@@ -215,6 +254,9 @@ async def test_the_table_has_exactly_the_transitions_that_happen(monkeypatch: py
     await a_response_to_a_request_whose_body_was_not_read_is_the_last_one()
     await a_detached_response_may_be_followed_by_a_request()
     await a_detached_response_is_the_last_one_if_a_client_says_so_or_sends_more()
+    await a_response_with_nonsense_behind_it_may_be_detached()
+    await a_connection_may_be_closing_when_its_detached_response_ends()
+    await a_request_may_be_in_progress_when_another_protocol_takes_the_connection()
     await a_connection_is_lost_in_any_state()
     assert seen == {(before, after) for before, afters in TRANSITIONS.items() for after in afters}
     connection = Connection()

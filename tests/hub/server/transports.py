@@ -25,6 +25,9 @@ class Transport(asyncio.Transport):
     def get_protocol(self) -> Any:
         return self.protocol
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
     def is_closing(self) -> bool:
         return self.is_over
 
