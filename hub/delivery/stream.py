@@ -100,8 +100,8 @@ class Connection(Protocol):
         """
         ...
 
-    def write(self, body: bytes) -> bool:
-        """Write without waiting.
+    def write(self, body: bytes, shared: bool = True) -> bool:
+        """Write without waiting; `shared` is whether others get the same body.
 
         Returns False if there is now no room for more, or if the connection is closing,
         in which case `body` may have been dropped.
@@ -413,7 +413,7 @@ class Stream:
         Returns False if the caller must stop.
         """
         before, body = self._position, b"".join(frames)
-        has_room = self._connection.write(body)
+        has_room = self._connection.write(body, False)
         self._position = position
         self._delivery.observer.sent(len(frames), len(body))
         if has_room:

@@ -156,7 +156,7 @@ class AsgiConnection:
         """Write the first bytes; the head is sent."""
         return self.write(body)
 
-    def write(self, body: bytes) -> bool:
+    def write(self, body: bytes, shared: bool = True) -> bool:
         """Write without waiting, by running `send` up to its first suspension.
 
         Returns False if it was suspended, or if the connection is closing.

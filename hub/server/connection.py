@@ -152,11 +152,13 @@ class UvicornConnection:
         head, self._cycle = self._cycle.held, None
         return self._write(head + _encoded(body))
 
-    def write(self, body: bytes) -> bool:
-        """Write one chunk without waiting.
+    def write(self, body: bytes, shared: bool = True) -> bool:
+        """Write one chunk without waiting; `shared` is whether others get it, too.
 
         Returns False if there is now no room for more, or if the connection is closing.
         """
+        if not shared:
+            return self._write(_encoded(body))
         known, chunk = _last.written
         return self._write(chunk if body is known else _last.encoded(body))
 
@@ -274,7 +276,7 @@ def _encoded(body: bytes) -> bytes:
 
 
 class _LastBody:
-    """The last body that was written to any connection, and its chunk.
+    """The last shared body that was written to any connection, and its chunk.
 
     A dispatch writes the same body to many connections in turn: it is encoded once.
     One that is large is soon forgotten.

@@ -156,7 +156,7 @@ class FakeConnection(Wire):
     def write_first(self, body: bytes) -> bool:
         return self.write(body)
 
-    def write(self, body: bytes) -> bool:
+    def write(self, body: bytes, shared: bool = True) -> bool:
         if self.fails is not None:
             raise self.fails
         if self.is_closing():

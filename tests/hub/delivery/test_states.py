@@ -54,7 +54,7 @@ class Connection:
     def write_first(self, body: bytes) -> bool:
         return self.write(body)
 
-    def write(self, body: bytes) -> bool:
+    def write(self, body: bytes, shared: bool = True) -> bool:
         if self.raises is not None:
             raise self.raises
         self.writes.append(body)
