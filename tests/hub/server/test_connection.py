@@ -700,8 +700,8 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> set[tuple[bool, bool]]:
     found = set()
     write = UvicornConnection.write
 
-    def observed(connection: UvicornConnection, body: bytes) -> bool:
-        has_room = write(connection, body)
+    def observed(connection: UvicornConnection, body: bytes, shared: bool = True) -> bool:
+        has_room = write(connection, body, shared)
         found.add((has_room, not connection._flow.write_paused))
         return has_room
 
