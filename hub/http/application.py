@@ -29,7 +29,7 @@ from hub.http.response import SERVER_SEND
 from hub.logs import current_request
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import take_tokens
-from hub.server.http1 import lines_of
+from hub.server.cycle import lines_of
 from hub.server.open_connections import CONNECTIONS, Connections
 from skipfilter.text import shown
 

@@ -2,6 +2,7 @@
 
     plain    ─ HubProtocol: answers plain requests without ASGI
       └► http1    ─ HttpProtocol: HTTP/1.1 with limits; a response may be detached
+           ├► cycle               ─ a request and its response
            ├► head_limit          ─ the bytes of heads and trailers
            ├► open_connections    ─ all connections of a server, and their limit
            └► problem             ─ the bodies of refusals

@@ -8,7 +8,7 @@ An idle event stream needs only a socket, and a call if the connection is lost. 
 everything else, the connection treats a stream like other responses: the head, the
 chunks, keep-alive, and the requests that follow the end of the stream.
 
-Only this module and `http1` use uvicorn's private attributes.
+Only this module, `http1` and `cycle` use uvicorn's private attributes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from typing import TypeAlias
 
-    from hub.server.http1 import Cycle, Listener
+    from hub.server.cycle import Cycle, Listener
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]

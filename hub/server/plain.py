@@ -23,14 +23,15 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from hub.server.begun import Begun
-from hub.server.http1 import CLOSE, HttpProtocol, State, lines_of
+from hub.server.cycle import CLOSE, lines_of
+from hub.server.http1 import HttpProtocol, State
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from hub.server.http1 import Cycle
+    from hub.server.cycle import Cycle
     from hub.server.open_connections import Publisher, Response
 
 _IDLE, _ANSWERING = State.IDLE, State.ANSWERING

@@ -23,7 +23,8 @@ from hub.server import connection as connections_of_uvicorn
 from hub.server import http1, socket_options
 from hub.server.asgi import AsgiConnection
 from hub.server.connection import UvicornConnection
-from hub.server.http1 import AttachedProtocol, Cycle, HttpProtocol
+from hub.server.cycle import Cycle
+from hub.server.http1 import AttachedProtocol, HttpProtocol
 from hub.server.plain import HubProtocol
 from hub.server.socket_options import tune_connection, tune_listener
 from tests.hub.server.servers import ServerWire

@@ -14,11 +14,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from hub.server import connection, http1
-from hub.server.http1 import Cycle, HttpProtocol
+from hub.server import cycle as cycles
+from hub.server.cycle import Cycle
+from hub.server.http1 import HttpProtocol
 
 pytestmark = pytest.mark.anyio
 
-MODULES = connection, http1
+MODULES = connection, cycles, http1
 TRANSPORT = {
     "abort", "can_write_eof", "close", "get_protocol", "get_write_buffer_size", "is_closing",
     "set_write_buffer_limits", "write", "write_eof",
@@ -27,7 +29,7 @@ TRANSPORT = {
 
 
 def attributes(*names: str) -> set[str]:
-    """Return the attributes that the two modules use of variables with these names.
+    """Return the attributes that the modules use of variables with these names.
 
     For example, `cycle.disconnected` is a use of `cycle`.
     """
