@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from hub import turns
+from hub import Settings, create_app, turns
 from hub.auth.grant import CompiledGrant
 from hub.delivery.observer import Observer
 from hub.delivery.subscriber import payer_at
-from hub.errors import Closing
+from hub.errors import Closing, HistoryUnavailable
+from hub.history.memory import MemoryHistory
 from hub.protocol.requests import NDJSON
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token
 
@@ -87,6 +89,27 @@ async def test_a_stream_that_ends_at_once_is_counted_as_refused() -> None:
         assert refusals.reasons == ["busy"]
         assert (await ask(app, "GET", f"{PATH}?match=a")).is_ended_stream
     assert refusals.reasons == ["busy"] * 2
+
+
+async def test_a_decision_is_logged_each_time_also_for_a_token_that_was_used_before() -> None:
+    async with application(log_decisions=True, subscriptions=False) as app:
+        with capture_logs() as lines:
+            for _ in range(2):
+                assert await post(app, classic_token(["a"])) == 200
+    assert [line["event"] for line in lines].count("client authorized") == 2
+
+
+async def test_before_the_end_of_the_history_is_known_a_stream_ends_at_once() -> None:
+    class Down(MemoryHistory):
+        async def end(self) -> int:
+            raise HistoryUnavailable("it is down")
+
+    settings = Settings(dev=True, subscriptions=False)
+    app = create_app(settings, history=Down(settings.retention))
+    async with app.running():
+        assert (await ask(app, "GET", f"{PATH}?match=a")).is_ended_stream
+        with pytest.raises(HistoryUnavailable):
+            app.subscribe("a")
 
 
 async def test_readers_with_the_same_subscriptions_share_what_they_want_of_a_page() -> None:
