@@ -104,7 +104,7 @@ async def test_before_the_end_of_the_history_is_known_a_stream_ends_at_once() ->
         async def end(self) -> int:
             raise HistoryUnavailable("it is down")
 
-    settings = Settings(dev=True, subscriptions=False)
+    settings = Settings(dev=True, retry=0, subscriptions=False)  # so only a stream that ends has a hint
     app = create_app(settings, history=Down(settings.retention))
     async with app.running():
         assert (await ask(app, "GET", f"{PATH}?match=a")).is_ended_stream
