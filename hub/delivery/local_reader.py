@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from hub.timeouts import expire
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -77,5 +79,4 @@ class LocalReader:
     def close(self, reason: Ending) -> None:
         """End the iteration, after the page that the program is reading."""
         self._is_closed = True
-        if self._waiting is not None and not self._waiting.expired():
-            self._waiting.reschedule(asyncio.get_running_loop().time())
+        expire(self._waiting)

@@ -112,7 +112,10 @@ class Authorization:
         return grant
 
     async def of_subscriber(self, request: Request) -> CompiledGrant:
-        """Return the grant of a request for a stream."""
+        """Return the grant of a request for a stream.
+
+        If its page cannot read the stream, that is logged: its client is known now.
+        """
         if self._authorize is not None:
             with self._admission.asking(request.address):
                 grant = await self._decided("subscribe", request)

@@ -48,6 +48,7 @@ from hub.http import problems
 from hub.http.request import Request
 from hub.http.response import SERVER_SEND, STREAM_FIELDS, tuned_link
 from hub.protocol import events
+from hub.timeouts import expire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -235,5 +236,4 @@ class Replay:
     def close(self, reason: Ending) -> None:
         """End the response soon, and interrupt a send that does not finish."""
         self._is_closed = True
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(asyncio.get_running_loop().time())
+        expire(self._timeout)

@@ -20,6 +20,7 @@ import structlog
 
 from hub.delivery.seat import Ending
 from hub.errors import Closing, TooSlow
+from hub.timeouts import expire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -68,8 +69,7 @@ class Shutdown:
         self._delivery.close_new(Ending.SHUTDOWN)
         # Requests that wait for their client fail now: see `until_closing`.
         for timeout in list(self._timeouts):
-            if not timeout.expired():
-                timeout.reschedule(asyncio.get_running_loop().time())
+            expire(timeout)
 
     @asynccontextmanager
     async def until_closing(self, seconds: float) -> AsyncIterator[Callable[[float], None]]:

@@ -25,6 +25,8 @@ from asyncio.tasks import _enter_task, _leave_task
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
+from hub.timeouts import expire
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
 
@@ -288,9 +290,8 @@ class AsgiConnection:
 
         Does nothing if that task calls this itself.
         """
-        timeout = self._timeout
-        if timeout is not None and not timeout.expired() and self._task is not asyncio.current_task():
-            timeout.reschedule(asyncio.get_running_loop().time())
+        if self._task is not asyncio.current_task():
+            expire(self._timeout)
 
     def _was_dropped(self) -> bool:
         """Note whether the last write was dropped; return `is_closing()`.
