@@ -25,7 +25,7 @@ not belong here: topics, and anything of HTTP but the calls of a `Connection`.
 from __future__ import annotations
 
 import asyncio
-from enum import Enum, auto
+from enum import StrEnum, auto
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import structlog
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 
-class State(Enum):
+class State(StrEnum):
     """The states of a stream."""
 
     OPENING = auto()
@@ -75,6 +75,9 @@ TRANSITIONS: Final = {
     State.CLOSED: set(),
 }
 """The states that may follow each state."""
+
+# Variables, because an attribute of an enum takes long before Python 3.12.
+_OPENING, _CATCHING_UP, _LIVE, _BEHIND, _CLOSING, _CLOSED = State
 
 
 class Connection(Protocol):
@@ -172,7 +175,7 @@ class Stream:
     __slots__ = ("_connection", "_delivery", "_must_cut", "_position", "_unwritten", "reason", "seat", "state")
 
     def __init__(self, delivery: Delivery, connection: Connection) -> None:
-        self.state = State.OPENING
+        self.state = _OPENING
         self.reason: Ending | None = None  # why the hub closed it; None if the connection was lost
         self.seat: Seat
         self._delivery = delivery
@@ -190,7 +193,7 @@ class Stream:
         # A finished dispatch has reached all live seats.  Those that wanted none of its
         # entries were not written to, so their own position is older.  During a
         # dispatch, the position of one that was already written to is newer.
-        return max(self._position, self._delivery.dispatched) if self.state is State.LIVE else self._position
+        return max(self._position, self._delivery.dispatched) if self.state is _LIVE else self._position
 
     async def open(self, subscriber: Subscriber) -> None:
         """Take a seat for a subscriber, before the head is sent.
@@ -215,7 +218,7 @@ class Stream:
             self.close(delivery.closing)
         is_over = True
         try:
-            if await connection.begin(head, self, wait=self.state is State.OPENING):
+            if await connection.begin(head, self, wait=self.state is _OPENING):
                 self._begin()
                 is_over = await connection.serve()
         finally:
@@ -230,15 +233,15 @@ class Stream:
             has_room = connection.write_first(delivery.first_bytes(ends=delivery.closing is not None))
         except Exception as error:
             self._fail(error)
-        if self.state is State.CLOSING:  # closed just now, or before its head was sent
+        if self.state is _CLOSING:  # closed just now, or before its head was sent
             self._end_soon()
         elif not has_room:
-            self._to(State.BEHIND)
+            self._to(_BEHIND)
             connection.start(self._catch_up)
         elif self._position == delivery.position:
             self._join()
         else:
-            self._to(State.CATCHING_UP)
+            self._to(_CATCHING_UP)
             connection.start(self._catch_up)
 
     # -- for delivery
@@ -262,7 +265,7 @@ class Stream:
             self._unwritten = before, body
             self._leave(max(before, position))
             self._delivery.observer.fell_behind()
-            self._to(State.BEHIND)
+            self._to(_BEHIND)
             self._connection.start(self._catch_up)
 
     def is_lost(self) -> bool:
@@ -276,18 +279,18 @@ class Stream:
 
         A second call does nothing: the first reason counts.
         """
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self.state in (_CLOSING, _CLOSED):
             return
         self.reason = reason
-        if self.state is State.LIVE:
+        if self.state is _LIVE:
             self._leave(self.position)
         # While the head is being sent, the abort ends `begin`.  Before that, it does
         # nothing, and `_begin` ends the stream.
-        if self.state is State.OPENING:
+        if self.state is _OPENING:
             self._connection.abort()
         else:
             self._end_soon()
-        self._to(State.CLOSING)
+        self._to(_CLOSING)
 
     def sent_more(self) -> None:
         """End the response soon, because the client has sent more than its request."""
@@ -298,7 +301,7 @@ class Stream:
 
         A second call does nothing.
         """
-        if self.state is not State.CLOSED:
+        if self.state is not _CLOSED:
             self._close()
 
     def _fail(self, error: Exception) -> None:
@@ -313,7 +316,7 @@ class Stream:
 
     def _end(self) -> None:
         """Finish the response; abort the connection if it has no room for the end."""
-        if self.state is not State.CLOSING:
+        if self.state is not _CLOSING:
             return
         if self._connection.is_closing() and not self._connection.buffered():
             # If the event loop reports how the connection was lost, it does so in this
@@ -333,7 +336,7 @@ class Stream:
             return False
 
     def _cut(self) -> None:
-        if self.state is State.CLOSING:
+        if self.state is _CLOSING:
             try:
                 self._connection.abort()
             finally:
@@ -341,7 +344,7 @@ class Stream:
 
     def _close(self) -> None:
         position, more = self._delivered()
-        self._to(State.CLOSED)
+        self._to(_CLOSED)
         self._delivery.vacate(self.seat, position, more, self.reason or Ending.CLIENT_LEFT)
         self._connection.stop()
 
@@ -373,19 +376,19 @@ class Stream:
         except Exception:
             log.exception("a stream failed", id=self.seat.subscriber.id)
             self.close(Ending.FAILED)
-        if self.state is State.LIVE:
+        if self.state is _LIVE:
             self._delivery.observer.caught_up(self._delivery.clock() - began)
 
     async def _read_on(self) -> None:
         # 1. Wait until the last write is handed over.
-        if self.state is State.BEHIND and not await self._drain():
+        if self.state is _BEHIND and not await self._drain():
             return
         # 2. Read and write a page at a time.
         reading = self._delivery.reading(self.seat, self._position)
         while (part := await reading.next()) is not None:
             if self.is_lost():  # no write may notice it, if little of the history is wanted
                 self.close(Ending.CONNECTION_LOST)
-            if self.state is not State.CATCHING_UP:
+            if self.state is not _CATCHING_UP:
                 return
             if part.start != self._position:  # the earliest position is known only now
                 self._position = part.start
@@ -404,7 +407,7 @@ class Stream:
             self._position = part.end
         # 3. Join the live streams.  There is no await between the end of the last read
         #    and the join, so no entry is missed.
-        if self.state is State.CATCHING_UP:
+        if self.state is _CATCHING_UP:
             self._join()
 
     async def _send(self, frames: list[bytes], position: int) -> bool:
@@ -419,7 +422,7 @@ class Stream:
         if has_room:
             return True
         self._unwritten = before, body
-        self._to(State.BEHIND)
+        self._to(_BEHIND)
         return await self._drain()
 
     async def _drain(self) -> bool:
@@ -428,7 +431,7 @@ class Stream:
         Returns False if the caller must stop.
         """
         has_room = await self._connection.drain()
-        if self.state is not State.BEHIND:
+        if self.state is not _BEHIND:
             return False
         if not has_room:
             # If bytes are still buffered, the connection reports its loss after it has
@@ -437,7 +440,7 @@ class Stream:
                 self.close(Ending.CONNECTION_LOST)
             return False
         self._unwritten = None
-        self._to(State.CATCHING_UP)
+        self._to(_CATCHING_UP)
         return True
 
     # -- transitions
@@ -447,7 +450,7 @@ class Stream:
         self.state = state
 
     def _join(self) -> None:
-        self._to(State.LIVE)
+        self._to(_LIVE)
         self._delivery.join(self.seat, self, self._position)
 
     def _leave(self, position: int) -> None:

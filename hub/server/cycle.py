@@ -60,7 +60,7 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError("a header field of a stream has a control character")
         if not self.disconnected:
             self.response_started = True
-            fields = lines_of(self.default_headers), lines_of(headers), b"" if self.keep_alive else CLOSE
+            fields = DEFAULT.lines_of(self.default_headers), lines_of(headers), b"" if self.keep_alive else CLOSE
             self.held = b"".join([STATUS_LINE[message["status"]], *fields, b"transfer-encoding: chunked\r\n\r\n"])
 
     def _closing(self, message: Any) -> Any:
@@ -102,3 +102,26 @@ class Owner(Listener, Protocol):
 def lines_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return header fields as the lines of a response."""
     return b"".join([name + b": " + value + b"\r\n" for name, value in fields])
+
+
+class _DefaultFields:
+    """The header fields of every response, as lines.
+
+    uvicorn makes new ones each second.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: tuple[object, bytes] = None, b""
+
+    def lines_of(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """Return the lines of `fields`, which nobody changes."""
+        known, lines = self._known
+        if fields is not known:
+            lines = lines_of(fields)
+            self._known = fields, lines
+        return lines
+
+
+DEFAULT: Final = _DefaultFields()

@@ -112,10 +112,10 @@ TRANSITIONS: Final = {
 """The states that may follow each state."""
 
 # Variables, because an attribute of an enum takes long before Python 3.12.
-_IDLE, _ANSWERING, _CLOSED = State.IDLE, State.ANSWERING, State.CLOSED
+_IDLE, _ANSWERING, _ANSWERING_LAST, _HALF_CLOSED, _DETACHED, _DETACHED_LAST, _LINGERING, _CLOSED = State
 _READS: Final = _IDLE, _ANSWERING
 """The states in which requests are parsed."""
-_ENDS: Final = State.ANSWERING_LAST, State.HALF_CLOSED
+_ENDS: Final = _ANSWERING_LAST, _HALF_CLOSED
 """The states in which the connection ends with the response in progress."""
 
 HEAD_TIMEOUT: Final = 10.0
@@ -183,7 +183,7 @@ class HttpProtocol(HttpToolsProtocol):
         From now on, the connection ends if the client closes its half, because that is
         all that a browser does if its user leaves the page.
         """
-        if self.state is State.HALF_CLOSED:
+        if self.state is _HALF_CLOSED:
             self.transport.close()
         elif self._answering is not None:  # the connection is not lost
             self._answering.is_stream = True
@@ -196,7 +196,7 @@ class HttpProtocol(HttpToolsProtocol):
         """
         if self.cycle is not cycle or cycle.more_body:
             return False
-        return self.state in _ENDS or (self.state is _ANSWERING and not self._limit.is_in_head)
+        return not self._limit.is_in_head if self.state is _ANSWERING else self.state in _ENDS
 
     def detach(self, cycle: Cycle, owner: Owner) -> bool:
         """Hand the response of `cycle`, which holds its head, to an owner.
@@ -210,7 +210,7 @@ class HttpProtocol(HttpToolsProtocol):
         while the stream goes on.  Or the client has closed its half, as a browser does
         if its user leaves the page.
         """
-        if self.state is State.HALF_CLOSED:
+        if self.state is _HALF_CLOSED:
             cycle.disconnected = True
             self.transport.write(cycle.held)
             self.transport.close()
@@ -219,7 +219,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         if cycle.disconnected:
             return False
-        self._to(State.DETACHED if cycle.keep_alive and self.state is _ANSWERING else State.DETACHED_LAST)
+        self._to(_DETACHED if cycle.keep_alive and self.state is _ANSWERING else _DETACHED_LAST)
         # So that uvicorn does not complain, or end the response, if the application
         # returns.
         cycle.response_complete = True
@@ -237,7 +237,7 @@ class HttpProtocol(HttpToolsProtocol):
         """
         self._owner, self._limit = None, self._new_limit()
         self.transport.set_write_buffer_limits()
-        if self.state is State.DETACHED_LAST:
+        if self.state is _DETACHED_LAST:
             self.transport.close()
         self.on_response_complete()
 
@@ -285,11 +285,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(error)
         except httptools.HttpParserUpgrade:
             if self._should_upgrade():
-                self._to(State.CLOSED)
+                self._to(_CLOSED)
                 self.shared.discard(self)
                 self.handle_websocket_upgrade()
             elif self.state is _ANSWERING:  # a CONNECT
-                self._to(State.ANSWERING_LAST)
+                self._to(_ANSWERING_LAST)
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, RequestError):
@@ -310,7 +310,7 @@ class HttpProtocol(HttpToolsProtocol):
             return False
         if answering.is_stream or self.scheme == "https":  # TLS has no half-closed state
             return False
-        self._to(State.HALF_CLOSED)
+        self._to(_HALF_CLOSED)
         return True
 
     def resume_writing(self) -> None:
@@ -322,7 +322,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the request in progress, or the owner of a detached response."""
         owner, self._owner = self._owner, None
-        self._to(State.CLOSED)
+        self._to(_CLOSED)
         self._stop_head_timer()
         super().connection_lost(exc)
         # uvicorn notifies only the last request.  The one in progress must know too,
@@ -440,8 +440,8 @@ class HttpProtocol(HttpToolsProtocol):
         """End the connection: at once if it is idle, otherwise after the response."""
         if self._owner is None:
             super().shutdown()
-        elif self.state is State.DETACHED:
-            self._to(State.DETACHED_LAST)  # the owner ends the response
+        elif self.state is _DETACHED:
+            self._to(_DETACHED_LAST)  # the owner ends the response
 
     def on_response_complete(self) -> None:
         """Go on with the next request, wait for one, or end the connection."""
@@ -450,7 +450,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.state is _CLOSED:  # another protocol has the connection
             return
         if self.transport.is_closing():
-            self._to(State.LINGERING)
+            self._to(_LINGERING)
             if self.transport.get_write_buffer_size():
                 self._wait(self.timeout_keep_alive)
             return
@@ -478,8 +478,8 @@ class HttpProtocol(HttpToolsProtocol):
         # 1. During a detached response, only empty lines are allowed.
         if self._owner is not None:
             if data.strip(b"\r\n"):
-                if self.state is State.DETACHED:  # the next bytes may be the middle of a request
-                    self._to(State.DETACHED_LAST)
+                if self.state is _DETACHED:  # the next bytes may be the middle of a request
+                    self._to(_DETACHED_LAST)
                 self._owner.sent_more()
             return
         # 2. After the last request, everything is dropped; not too much after the last
@@ -554,7 +554,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.shared.refused(error.kind())
         self._stop_head_timer()
         if in_progress and not cycle.more_body:
-            self._to(State.ANSWERING_LAST)
+            self._to(_ANSWERING_LAST)
         elif in_progress and (cycle.response_started or self.pipeline):
             self.transport.abort()
         elif self.state in _READS:
@@ -581,11 +581,11 @@ class HttpProtocol(HttpToolsProtocol):
 
         Until then, the client can read the response.
         """
-        if self.state is State.HALF_CLOSED or not self.transport.can_write_eof():
+        if self.state is _HALF_CLOSED or not self.transport.can_write_eof():
             self.transport.close()
         else:
             self.transport.write_eof()
-        self._to(State.LINGERING)
+        self._to(_LINGERING)
         self._left_to_drop = LINGER_BYTES
         self._wait(LINGER_SECONDS)
 

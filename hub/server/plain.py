@@ -23,7 +23,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from hub.server.begun import Begun
-from hub.server.cycle import CLOSE, lines_of
+from hub.server.cycle import CLOSE, DEFAULT, lines_of
 from hub.server.http1 import HttpProtocol, State
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class HubProtocol(HttpProtocol):
     def _respond(self, response: Response, *, closes: bool) -> None:
         """Write a response; then expect the next request, or close the connection."""
         assert self._publisher is not None
-        head = STATUS_LINE[response.status_code], lines_of(self.server_state.default_headers)
+        head = STATUS_LINE[response.status_code], DEFAULT.lines_of(self.server_state.default_headers)
         fields = lines_of(response.raw_headers), self._publisher.fields, CLOSE if closes else b""
         self.transport.write(b"".join([*head, *fields, b"\r\n", response.body]))
         if closes:

@@ -473,5 +473,5 @@ async def test_the_table_has_exactly_the_transitions_that_happen(monkeypatch: py
     await test_a_write_without_room_while_catching_up_waits_for_room()
     await test_a_write_to_a_live_stream_advances_it_or_leaves_it_behind_or_closes_it()
     assert seen == {(before, after) for before, afters in TRANSITIONS.items() for after in afters}
-    with pytest.raises(AssertionError, match="CLOSED"):
+    with pytest.raises(AssertionError, match="closed -> live"):
         (await closed()).stream._to(State.LIVE)

@@ -266,6 +266,20 @@ async def test_an_error_of_receive_ends_the_response_and_is_raised() -> None:
         await connection.serve()
 
 
+async def test_an_abort_interrupts_a_head_that_waits_on_an_unknown_server() -> None:
+    async def head() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def never(*_: Any) -> Any:
+        raise AssertionError
+
+    connection = AsgiConnection(never, never)
+    begins = asyncio.create_task(connection.begin(head, object(), wait=True))
+    await asyncio.sleep(0)
+    connection.abort()
+    assert not await asyncio.wait_for(begins, HANG)
+
+
 async def test_a_disconnect_interrupts_the_work_of_a_stream() -> None:
     async def receive() -> Message:
         await works.wait()

@@ -26,6 +26,7 @@ from hub.delivery.seat import Ending
 from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.history.memory import MemoryHistory
 from hub.http.application import PlainPublisher
+from hub.server.cycle import DEFAULT, lines_of
 from hub.server.http1 import HttpProtocol
 from hub.server.open_connections import Connections
 from hub.server.plain import HubProtocol
@@ -513,6 +514,12 @@ async def test_r6_the_headers_of_a_proxy_count_if_it_is_trusted(
     assert ("address=192.0.2.7" if is_trusted else "address=127.0.0.1") in first
     assert came.startswith(b"HTTP/1.1 200 " if is_trusted else b"HTTP/1.1 401 ")
     assert len(plain) == (http is HubProtocol)
+
+
+def test_the_fields_of_every_response_are_the_present_ones() -> None:
+    one, two = [(b"date", b"1")], [(b"date", b"2"), (b"server", b"s")]
+    for fields in (one, one, two, two, [*one], one):
+        assert DEFAULT.lines_of(fields) == lines_of(fields)
 
 
 @WAYS
