@@ -255,7 +255,6 @@ class AsgiConnection:
         try:
             while not self._is_over:
                 if (await self._receive())["type"] == "http.disconnect":
-                    self._has_end = False
                     return
         finally:
             self.stop()

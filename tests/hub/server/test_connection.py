@@ -445,6 +445,21 @@ async def test_a_large_body_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -
         await until(lambda: last.written == (b"", b""))
 
 
+async def test_what_one_stream_reads_of_the_history_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "wire", staticmethod(partial(ServerWire, detaches=True)))
+    async with world() as here:
+        for _ in range(2):
+            await here.publish("a")
+        await here.connect("b")
+        await here.publish("b")
+        await here.caught_up()
+        before = connections_of_uvicorn._last.written
+        connection = await here.connect("a", after="earliest")
+        await here.caught_up()
+        assert len(connection.ids) == 2
+        assert connections_of_uvicorn._last.written == before
+
+
 @pytest.mark.parametrize("detaches", [False, True])
 async def test_the_socket_of_a_client_that_left_before_its_response_is_not_used(
     detaches: bool, monkeypatch: pytest.MonkeyPatch
