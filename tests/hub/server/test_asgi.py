@@ -280,6 +280,23 @@ async def test_an_abort_interrupts_a_head_that_waits_on_an_unknown_server() -> N
     assert not await asyncio.wait_for(begins, HANG)
 
 
+async def test_a_timeout_of_the_work_itself_is_raised() -> None:
+    async def send(message: Message) -> None: ...
+
+    async def receive() -> Message:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def work() -> None:
+        raise TimeoutError
+
+    connection = AsgiConnection(send, receive)
+    assert await connection.begin(partial(send, {}), object(), wait=True)
+    connection.start(work)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(connection.serve(), HANG)
+
+
 async def test_a_disconnect_interrupts_the_work_of_a_stream() -> None:
     async def receive() -> Message:
         await works.wait()
