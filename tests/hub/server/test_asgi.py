@@ -288,12 +288,12 @@ async def test_a_timeout_of_the_work_itself_is_raised() -> None:
         raise AssertionError
 
     async def work() -> None:
-        raise TimeoutError
+        raise TimeoutError("its own")
 
     connection = AsgiConnection(send, receive)
     assert await connection.begin(partial(send, {}), object(), wait=True)
     connection.start(work)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match="its own"):
         await asyncio.wait_for(connection.serve(), HANG)
 
 
