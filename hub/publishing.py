@@ -21,7 +21,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hub.auth.grant import ANONYMOUS
 from hub.delivery.subscriber import payer_for
 from hub.turns import FairTurns
 
@@ -71,7 +70,7 @@ class Publishing:
         `LimitExceeded` if the client has too many requests in progress.
         """
         granted = await grant
-        payer = payer_for(granted.subject, address, granted is ANONYMOUS)
+        payer = payer_for(granted, address)
         self._requests.take(payer)
         try:
             content = await body()

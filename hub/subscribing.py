@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from hub.auth.grant import ANONYMOUS, CompiledGrant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.local_reader import LocalReader
 from hub.delivery.subscriber import Subscriber, payer_at, payer_for
 from hub.errors import NotAsked, NotRunning, RequestError
@@ -117,7 +117,7 @@ class Subscribing:
             granted = await grant
             body = b""
             if question.body is not None:
-                with self._admission.request(payer_for(granted.subject, address, granted is ANONYMOUS)):
+                with self._admission.request(payer_for(granted, address)):
                     body = await question.body()
             wanted = self._parse(question, body)
             cursor = wanted.last_event_id
@@ -158,7 +158,7 @@ class Subscribing:
         """
         # Admission comes first, so that a refused client causes no expensive work.
         rated = payer_at(address, True) if is_rated else None
-        ticket = self._admission.admit(payer_for(grant.subject, address, grant is ANONYMOUS), rated)
+        ticket = self._admission.admit(payer_for(grant, address), rated)
         deadline, expires = self._admission.deadline(grant)
         try:
             if not waits:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from ipaddress import IPv6Network
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from hub.auth.grant import ANONYMOUS
 from hub.protocol.updates import new_id
 from skipfilter import LimitError
 
@@ -69,9 +70,9 @@ def payer_at(address: str, anonymous: bool = False) -> Payer:
     return Payer(ADDRESS + address, anonymous, tuple(networks))
 
 
-def payer_for(subject: str | None, address: str, anonymous: bool) -> Payer:
-    """Return the payer with a subject, or at an address if there is none."""
-    return payer_at(address, anonymous) if subject is None else _payer_with(subject)
+def payer_for(grant: CompiledGrant, address: str) -> Payer:
+    """Return the payer of a client: its subject, or its address if it has none."""
+    return payer_at(address, grant is ANONYMOUS) if grant.subject is None else _payer_with(grant.subject)
 
 
 @lru_cache(1_024)
