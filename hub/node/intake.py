@@ -42,8 +42,7 @@ class Intake:
         """Return the updates of a body, whose media type is `type`.
 
         `alone` is whether no other publisher wants a turn.  Raises the errors of
-        `check`, and `InvalidRequest`, `TooLarge` or `UnsupportedContent` if the body
-        cannot be parsed.
+        `check`, and `InvalidRequest` or `TooLarge` if the body cannot be parsed.
         """
         updates: list[Update] = []
         if type == FORM:
