@@ -10,7 +10,6 @@ import contextlib
 import logging
 import re
 from contextvars import ContextVar, Token
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -48,7 +47,11 @@ async def receive() -> Message:
     raise AssertionError
 
 
-async def begun(send: Any) -> AsgiConnection:
+async def send(message: Message) -> None:
+    pass  # there is room, always
+
+
+async def begun(send: Any, receive: Any = receive) -> AsgiConnection:
     """A connection whose request's task is the task of the test."""
     connection = AsgiConnection(send, receive)
 
@@ -239,16 +242,12 @@ async def test_the_wait_for_a_disconnect_ends_with_the_response(swallows: bool) 
             waiting -= 1
         return {"type": "http.request"}
 
-    async def send(message: Message) -> None: ...
-
-    async def head() -> None: ...
-
     async def answer() -> None:
-        assert await connection.begin(head, object(), wait=True)
+        connection = await begun(send, receive)
         asyncio.get_running_loop().call_later(0.001, connection.stop)
         assert await connection.serve()
 
-    connection, before = AsgiConnection(send, receive), len(asyncio.all_tasks())
+    before = len(asyncio.all_tasks())
     await asyncio.wait_for(asyncio.create_task(answer()), HANG)
     await until(lambda: len(asyncio.all_tasks()) == before)
     assert waiting == 0
@@ -258,10 +257,7 @@ async def test_an_error_of_receive_ends_the_response_and_is_raised() -> None:
     async def receive() -> Message:
         raise RuntimeError("the server has failed")
 
-    async def send(message: Message) -> None: ...
-
-    connection = AsgiConnection(send, receive)
-    assert await connection.begin(partial(send, {}), object(), wait=True)
+    connection = await begun(send, receive)
     with pytest.raises(RuntimeError, match="the server has failed"):
         await connection.serve()
 
@@ -281,17 +277,10 @@ async def test_an_abort_interrupts_a_head_that_waits_on_an_unknown_server() -> N
 
 
 async def test_a_timeout_of_the_work_itself_is_raised() -> None:
-    async def send(message: Message) -> None: ...
-
-    async def receive() -> Message:
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError
-
     async def work() -> None:
         raise TimeoutError("its own")
 
-    connection = AsgiConnection(send, receive)
-    assert await connection.begin(partial(send, {}), object(), wait=True)
+    connection = await begun(send)
     connection.start(work)
     with pytest.raises(TimeoutError, match="its own"):
         await asyncio.wait_for(connection.serve(), HANG)
@@ -302,15 +291,12 @@ async def test_a_disconnect_interrupts_the_work_of_a_stream() -> None:
         await works.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Message) -> None: ...
-
     async def work() -> None:
         works.set()
         await asyncio.get_running_loop().create_future()
 
     works = asyncio.Event()
-    connection = AsgiConnection(send, receive)
-    assert await connection.begin(partial(send, {}), object(), wait=True)
+    connection = await begun(send, receive)
     connection.start(work)
     assert await asyncio.wait_for(connection.serve(), HANG)
 
