@@ -476,8 +476,9 @@ class CacheSettings(SettingsGroup):
     cached_topics: Annotated[int, Unit("topics")] = Field(default=100_000, ge=1, le=10**9)
     """The number of topics whose receivers are cached."""
     cached_topics_bytes: Bytes = Field(default=256 * 2**20, ge=1, le=2**50)
-    """About how many bytes the cached sets of receivers take.  A topic that only one
-    pattern matches has no set of its own, however many subscribers share the pattern.
+    """About how many bytes the cached topics and their sets of receivers take.  A topic
+    that only one pattern matches has no set of its own, however many subscribers share
+    the pattern.
     """
     cached_tokens: Annotated[int, Unit("tokens")] = Field(default=10_000, ge=1, le=10**9)
     """The number of verified tokens that are cached while they are valid.  A token that

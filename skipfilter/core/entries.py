@@ -15,6 +15,7 @@ inverted bitmaps of Svalgaard and Tveden, 1980, for the rest.
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 FEW_IDS: Final = 32
 """Up to this number of new ids, adding each is faster than an OR of bitmaps."""
+ENTRY_BYTES: Final = 400
+"""About how many bytes an entry takes without its key, its lists and its bitmap."""
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
@@ -41,18 +44,21 @@ class _Entry:
 
     `removals` is the number of the filter's removals that `matched` has taken account
     of.  `lists` are the posting lists of an index.  If there is only one, `matched` is
-    that list, and must not be changed.  `size` is about how many bytes all this takes
-    beyond the entry itself.
+    that list, and must not be changed.  `size` is about how many bytes all this takes,
+    and `own_size` is the part of the key and of what does not grow.
     """
 
-    __slots__ = ("cursor", "lists", "matched", "removals", "size")
+    __slots__ = ("cursor", "lists", "matched", "own_size", "removals", "size")
 
-    def __init__(self, matched: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = ()) -> None:
+    def __init__(
+        self, key: object, matched: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = ()
+    ) -> None:
         self.matched = matched
         self.cursor = cursor
         self.removals = removals
         self.lists = lists
-        self.size = 0
+        self.own_size = ENTRY_BYTES + _bytes_of(key)
+        self.size = _size(self, cursor)
 
     @property
     def borrows(self) -> bool:
@@ -117,7 +123,7 @@ class Entries(Generic[Value, Key]):
 
     @property
     def size(self) -> int:
-        """About how many bytes the bitmaps take."""
+        """About how many bytes the keys and their bitmaps take."""
         return self._cache.size
 
     def clear(self) -> None:
@@ -170,8 +176,7 @@ class Entries(Generic[Value, Key]):
             matched = lists[0] if len(lists) == 1 else union(lists)
             # A lookup is cheap, so only a key that comes again is cached.
             if self._cache.seen(key):
-                entry = _Entry(matched, end, values.removals, tuple(lists))
-                entry.size = _size(entry, end)
+                entry = _Entry(key, matched, end, values.removals, tuple(lists))
                 self._cache.pop(key)  # a matcher of the caller's own may have asked, too
                 self._cache.keep(key, entry)
             return matched
@@ -207,8 +212,7 @@ class Entries(Generic[Value, Key]):
             raise ValueError(f"id {fresh.max()} is not of this filter")
         # Only now: a predicate may have raised, or have asked about the same key.
         if entry is None and (entry := self._cache.get(key)) is None:
-            entry = _Entry(fresh, end, removals)
-            entry.size = _size(entry, end)
+            entry = _Entry(key, fresh, end, removals)
             self._cache.add(key, entry)
         else:
             entry.take(fresh, end, removals)
@@ -248,12 +252,22 @@ def _distinct(lists: Iterable[BitMap64]) -> tuple[BitMap64, ...]:
 
 
 def _size(entry: _Entry, end: int) -> int:
-    """Return about how many bytes the lists and the bitmap of an entry take.
+    """Return about how many bytes an entry takes, with its key, lists and bitmap.
 
     A bitmap has a container for each 65,536 ids below `end` of which it has any; a
     container takes about 100 bytes, and 2 bytes for each id, up to 8 KB.
     """
     if entry.borrows:
-        return 0
+        return entry.own_size
     containers = min(len(entry.matched), (end >> 16) + 1)
-    return 8 * len(entry.lists) + 100 * containers + min(2 * len(entry.matched), containers << 13)
+    return entry.own_size + 8 * len(entry.lists) + 100 * containers + min(2 * len(entry.matched), containers << 13)
+
+
+def _bytes_of(key: object) -> int:
+    """Return about how many bytes a key takes, with the items of tuples and sets."""
+    size, left = 0, [key]
+    for one in left:
+        size += sys.getsizeof(one)
+        if isinstance(one, (tuple, frozenset)):
+            left += one
+    return size

@@ -45,7 +45,7 @@ class CacheInfo(NamedTuple):
     entries: int
     """The number of cached keys."""
     size: int
-    """About how many bytes their bitmaps take."""
+    """About how many bytes they and their bitmaps take."""
     misses: int
     """How often a key was asked for that was not cached."""
 
@@ -64,11 +64,13 @@ class SkipFilter(Generic[Value, Key]):
     key: one test serves all values with an equal group.  The group of a value must not
     change while the value is in the filter.
 
-    `capacity` is the maximum number of cached keys, and their bitmaps take up to about
-    `max_bytes` bytes; keys that were used only once are evicted first, and if there is
-    an index they are not cached at all.  A key takes about 400 bytes and its bitmap,
-    which takes up to N/8 bytes for N ids, and far less if few match.  A key with one
-    posting list in an index needs no bitmap.
+    `capacity` is the maximum number of cached keys, which take up to about `max_bytes`
+    bytes with their bitmaps; keys that were used only once are evicted first, and if
+    there is an index they are not cached at all.  A key takes about 400 bytes, its own
+    size, and its bitmap, which takes up to N/8 bytes for N ids, and far less if few
+    match.  A key with one posting list in an index needs no bitmap.  The size of a key
+    is what `sys.getsizeof` says of it and of the items of a tuple or frozenset; a class
+    of your own says it in `__sizeof__`.
 
     Every method may be called from any thread.  If only one thread uses the filter,
     `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
@@ -270,13 +272,13 @@ class SkipFilter(Generic[Value, Key]):
     # -- for people
 
     def cache_info(self) -> CacheInfo:
-        """Return how many keys are cached, the bytes of their bitmaps, and the misses.
+        """Return how many keys are cached, about their bytes, and the misses.
 
         Takes O(1).
 
         >>> even = SkipFilter(lambda value, key: value % key == 0)
         >>> even.match_any(2), even.match_any(2), even.cache_info()
-        ([], [], CacheInfo(entries=1, size=0, misses=1))
+        ([], [], CacheInfo(entries=1, size=428, misses=1))
         """
         with self._lock:
             return CacheInfo(len(self._entries), self._entries.size, self._entries.misses)

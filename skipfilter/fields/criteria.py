@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import LimitError
 from skipfilter.fields.expressions import OneOf, Present, check_field, how_to_write, is_expression, why_no_content
+from skipfilter.fields.messages import python_scalar
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
                 check_field(name)
                 if (reason := why_no_content(value)) is not None:
                     raise ValueError(f"criterion {brief(criterion)}: {reason}")
-                parsed[name, value] = None
+                parsed[name, python_scalar(value)] = None
             case _ if is_expression(criterion):
                 raise ValueError(f"criterion {brief(criterion)}: an expression; write all_of() instead of a list")
             case _:

@@ -19,10 +19,13 @@ them.
 | `at_least`, `above`, `at_most`, `below` `(field, bound)` | is ordered so |
 | `between(field, low, high)` | is at least `low` and at most `high` |
 
-1, 1.0 and True are equal, and so they are in an order.  A value that cannot be ordered
-with the bound, such as a text with a number, is not: the part does not hold, and
-nothing is raised.  `not_(part)` holds whenever the part does not, also if there is no
-such field.
+1, 1.0 and True are equal, and so they are in an order, with Decimal and Fraction.  A
+value that cannot be ordered with the bound, such as a text with a number, or a missing
+date (NaT), is not: the part does not hold, and nothing is raised.  `not_(part)` holds
+whenever the part does not, also if there is no such field.
+
+A scalar of numpy counts as the equal one of Python.  A datetime64 or timedelta64 in
+nanoseconds has no equal, and no order; a Timestamp of pandas has.
 
 A FieldFilter compiles an expression to clauses.  A clause is a set of parts, some of
 them negated, and holds if all of them hold; the expression holds if any clause does.
@@ -35,11 +38,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
+from numbers import Integral, Real
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
 from skipfilter.errors import LimitError
-from skipfilter.fields.messages import MAX_NAMES, MAX_PATH, has_hash
+from skipfilter.fields.messages import MAX_NAMES, MAX_PATH, has_hash, python_scalar
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
@@ -244,7 +250,7 @@ def one_of(field: str, *values: Hashable) -> Expression:
     for value in values:
         if (reason := why_no_content(value)) is not None:
             raise ValueError(f"one_of({brief(field)}): {reason}")
-    return OneOf(check_field(field), tuple(dict.fromkeys(values)))
+    return OneOf(check_field(field), tuple(dict.fromkeys(map(python_scalar, values))))
 
 
 def prefix(field: str, text: str) -> Expression:
@@ -261,7 +267,7 @@ def prefix(field: str, text: str) -> Expression:
 def at_least(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is `bound` or more.
 
-    Takes O(1).  Bounds are numbers (int, float or Decimal), str, bytes, date,
+    Takes O(1).  Bounds are real numbers (those of numpy, too), str, bytes, date,
     timedelta, datetime, and time without a time zone.  Raises ValueError for others,
     and for NaN.
     """
@@ -419,24 +425,48 @@ def ordered(value: object) -> tuple[str, Any] | None:
     """
     if isinstance(value, (int, float)):
         return ("number", value) if value == value else None  # NaN has no order
-    if isinstance(value, Decimal):
-        return None if value.is_nan() else ("number", value)
-    if isinstance(value, (str, bytes, timedelta)):
-        return next(kind.__name__ for kind in (str, bytes, timedelta) if isinstance(value, kind)), value
-    if isinstance(value, datetime):
-        try:
-            return ("datetime", value) if value.utcoffset() is None else ("datetime in a zone", value.astimezone(UTC))
-        except OverflowError:  # at the very beginning or end of the calendar
-            return None
+    if isinstance(value, (str, bytes)):
+        return ("str" if isinstance(value, str) else "bytes"), value
+    try:
+        if isinstance(value, (date, time, timedelta)):
+            return _moment(value)
+        return _number(value) if isinstance(value, (Decimal, Real)) else None
+    except Exception:  # whatever its own class raises: it has no order
+        return None
+
+
+def _number(value: Decimal | Real) -> tuple[str, Any] | None:
+    """Return a number for `ordered`, as one of Python's own classes."""
+    number: Any = value
+    if isinstance(value, Integral):
+        number = index(value)
+    elif not isinstance(value, (Decimal, Fraction)):
+        number = float(value)
+    return ("number", number) if number == value else None
+
+
+def _moment(value: date | time | timedelta) -> tuple[str, Any] | None:
+    """Return a date, a time of day or a time span for `ordered`."""
+    if not is_itself(value):  # NaT: a datetime that is missing
+        return None
+    if isinstance(value, timedelta):
+        return "timedelta", value
     if isinstance(value, time):
         return ("time", value) if value.tzinfo is None else None
-    return ("date", value) if isinstance(value, date) else None
+    if not isinstance(value, datetime):
+        return "date", value
+    return ("datetime", value) if value.utcoffset() is None else ("datetime in a zone", value.astimezone(UTC))
 
 
 def is_itself(value: object) -> bool:
     """Return whether `value`, and each item of a tuple or frozenset, equals itself."""
     # A container with a NaN equals itself, because it compares items by identity first.
-    return all(map(is_itself, value)) if isinstance(value, (tuple, frozenset)) else bool(value == value)
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(is_itself, value))
+    try:
+        return bool(value == value)
+    except Exception:  # whatever its own class raises, as pandas' NA does
+        return False
 
 
 def _clauses(expression: Expression, wanted: bool) -> list[Clause]:
@@ -527,7 +557,7 @@ def _range(
     for bound in (low, high):
         if bound is None:
             ends.append(None)
-        elif (order := ordered(bound[0])) is not None:
+        elif (order := ordered(python_scalar(bound[0]))) is not None:
             ends.append((order[1], bound[1]))
             orders.add(order[0])
         else:

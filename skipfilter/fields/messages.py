@@ -10,13 +10,17 @@
 
 A field that is there has a row, (field,), and each of its values has one, too: (field,
 value).  Most questions about a message are whether it has certain rows.
+
+A scalar of numpy is read as the equal one of Python, because numpy cannot compare it
+with all others: Decimal(5) == np.int8(5) raises TypeError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
 
 from skipfilter.errors import LimitError
 from skipfilter.text import brief
@@ -93,6 +97,24 @@ def has_hash(value: object) -> bool:
     return True
 
 
+def python_scalar(value: Any) -> Any:
+    """Return a scalar of numpy as the equal one of Python, and others as they are.
+
+    A moment or a time span in nanoseconds stays as it is, and so does NaT: Python has
+    no equal.
+    """
+    if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
+        return value
+    scalar = value.item()
+    kind = value.dtype.kind
+    if kind in "mM" and (scalar is None or isinstance(scalar, int)):
+        return value
+    if kind != "f" or isinstance(scalar, float):
+        return scalar
+    # A long double: a float, if that is not less precise.
+    return Fraction(*scalar.as_integer_ratio()) if float(scalar) != scalar == scalar else float(scalar)
+
+
 class _Reader:
     """Reads a message with mappings or lists in it."""
 
@@ -128,7 +150,7 @@ class _Reader:
             for one in value if depth < MAX_NAMES else ():
                 self._read(path, one, depth + 1)
         else:
-            values.append(value)
+            values.append(python_scalar(value))
 
     def _take(self, count: int) -> None:
         """Count what is read next."""

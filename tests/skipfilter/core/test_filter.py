@@ -485,8 +485,9 @@ def test_an_index_may_fill_a_posting_list_again() -> None:
 
 @pytest.mark.parametrize(("step", "low", "high"), [(1, 200, 400), (1 << 16, 10_000, 20_000)])
 def test_the_size_of_an_entry_counts_the_containers_of_its_bitmap(step: int, low: int, high: int) -> None:
-    entry = _Entry(BitMap64(range(0, 100 * step, step)), 100 * step, 0)
-    assert low <= _size(entry, entry.cursor) <= high
+    entry = _Entry("", BitMap64(range(0, 100 * step, step)), 100 * step, 0)
+    empty = _Entry("", BitMap64(), 100 * step, 0)
+    assert low <= entry.size - empty.size <= high
 
 
 def test_the_size_of_an_entry_grows_with_its_bitmap() -> None:
@@ -497,6 +498,44 @@ def test_the_size_of_an_entry_grows_with_its_bitmap() -> None:
     numbers.match_any(1)
     (entry,) = numbers._entries._cache.entries()
     assert entry.size == _size(entry, 1_000) >= 2_000
+
+
+class Document:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __sizeof__(self) -> int:
+        return super().__sizeof__() + len(self.text)
+
+
+TEXT = "x" * 20_000
+
+
+@pytest.mark.parametrize(
+    "key", [TEXT, TEXT.encode(), ("topic", TEXT), ("a", ("b", frozenset({TEXT}))), Document(TEXT)], ids=type
+)
+def test_a_cached_key_counts_with_what_it_holds(key: object) -> None:
+    """Also if nothing matches it."""
+    readers: SkipFilter[int, Any] = SkipFilter(lambda value, key: False)
+    readers.match_any(key)
+    assert 20_000 <= readers.cache_info().size <= 22_000
+
+
+def test_the_keys_of_an_index_count_with_what_they_hold() -> None:
+    for pattern, matched in (("other", []), (TEXT, [1])):  # the second entry needs no bitmap
+        readers: SkipFilter[int, str] = SkipFilter(SelectorIndex(max_length=len(TEXT)))
+        readers.add(1, [("exact", pattern)])
+        for _ in range(3):
+            assert readers.match_any(TEXT) == matched
+        assert 20_000 <= readers.cache_info().size <= 22_000
+
+
+def test_large_keys_leave_before_the_bytes_are_used_up() -> None:
+    readers: SkipFilter[int, tuple[int, str]] = SkipFilter(lambda value, key: False, max_bytes=10 * len(TEXT))
+    for number in range(100):
+        readers.match_any((number, f"{number}{TEXT}"))
+        assert readers.cache_info().size <= 10 * len(TEXT)
+    assert 1 <= readers.cache_info().entries < 10
 
 
 # -- predicates that interfere, one by one

@@ -870,7 +870,7 @@ class AgainstMatchers(RuleBasedStateMachine):
 
     @initialize(
         capacity=st.integers(2, 7),
-        max_bytes=st.sampled_from([0, 150, 400, 10**6]),
+        max_bytes=st.sampled_from([0, 500, 1_500, 10**6]),
         journal=st.integers(1, 4),
         seen=st.booleans(),
         some=st.lists(st.sampled_from(SELECTORS), min_size=3, max_size=12),
