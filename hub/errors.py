@@ -37,6 +37,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from skipfilter.errors import copied_error
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 class HubError(Exception):
     """The base class of all errors that the hub raises on purpose."""
+
+    __reduce__ = copied_error
 
 
 class ConfigurationError(HubError, ValueError):

@@ -41,6 +41,7 @@ from hub.node.shutdown import Shutdown
 from hub.publishing import Publishing
 from hub.subscribing import Subscribing
 from hub.turns import FairTurns, TimeSlices
+from skipfilter.errors import not_copied
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -65,6 +66,8 @@ class Hub:
     `history` at its end.  `clock` returns monotonic seconds, and `wall_clock` seconds
     since the epoch.  A hub must be used from one event loop.
     """
+
+    __reduce__ = not_copied
 
     def __init__(
         self,

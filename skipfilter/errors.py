@@ -18,8 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def _made_again(kind: type[Exception], arguments: tuple[object, ...]) -> Exception:
+    """Return an error without a call of its constructor, which has other arguments."""
+    return kind.__new__(kind, *arguments)
+
+
+def copied_error(self: Exception) -> tuple[object, ...]:
+    """Serve as `__reduce__` of an error, which thus returns from a process as it was.
+
+    Otherwise Python would call the constructor with the message, and a pool of
+    processes would hang if that fails.
+    """
+    return _made_again, (type(self), self.args), vars(self)
+
+
 class SkipFilterError(Exception):
     """The base of all errors that the library raises on purpose."""
+
+    __reduce__ = copied_error
 
 
 class PatternError(SkipFilterError, ValueError):
@@ -45,7 +61,7 @@ def not_copied(self: object) -> NoReturn:
     A copy would share half of its state with the original.  Python calls `__reduce__`
     for copies, deep copies and pickles.
     """
-    raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make a new one and fill it")
+    raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make a new one")
 
 
 def not_text(value: object, what: str = "topic") -> TypeError:

@@ -26,6 +26,7 @@ from hub.client.messages import (
     sending,
 )
 from hub.protocol.events import MAX_EVENT
+from skipfilter.errors import not_copied
 
 if TYPE_CHECKING:
     import ssl
@@ -52,6 +53,8 @@ class SyncClient:
     request, `Unreachable` if there is no connection, and `Unsendable` if a text has a
     wrong character.
     """
+
+    __reduce__ = not_copied
 
     def __init__(
         self,

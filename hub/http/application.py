@@ -31,6 +31,7 @@ from hub.node.shutdown import before_signals
 from hub.protocol.requests import take_tokens
 from hub.server.cycle import lines_of
 from hub.server.open_connections import CONNECTIONS, Connections
+from skipfilter.errors import not_copied
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Application:
     path in the settings must include the path of the mount.  Publish and subscribe
     requests are answered directly; all others go through Starlette's router.
     """
+
+    __reduce__ = not_copied
 
     def __init__(self, hub: Hub, authorize: Authorize | None = None) -> None:
         self.hub = hub

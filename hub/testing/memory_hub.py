@@ -16,6 +16,7 @@ from hub.testing.recording import record_updates
 from hub.testing.server import serve
 from hub.testing.subscriber import Subscriber
 from hub.testing.transport import client_of
+from skipfilter.errors import not_copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,6 +65,8 @@ class MemoryHub:
       which decides instead.
     - `clock` is the hub's: tokens expire by it, and streams and updates grow old.
     """
+
+    __reduce__ = not_copied
 
     def __init__(self, *, authorize: Authorize | None = None, **settings: Any) -> None:
         configure_log()

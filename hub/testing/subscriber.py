@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyio.from_thread import start_blocking_portal
 
+from skipfilter.errors import not_copied
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class Subscriber:
     It uses `client`, and closes it.  `timeout` is the seconds that `next` waits.
     Entering raises `Refused` if the hub refuses the subscription.
     """
+
+    __reduce__ = not_copied
 
     def __init__(
         self,
@@ -104,6 +107,8 @@ class Subscriber:
 
 class BlockingSubscriber:
     """A `Subscriber` for a test that is not `async`."""
+
+    __reduce__ = not_copied
 
     def __init__(self, subscriber: Subscriber, portal: BlockingPortal) -> None:
         self._subscriber = subscriber

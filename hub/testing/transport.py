@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 
 from hub.client import Client
+from skipfilter.errors import not_copied
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -33,6 +34,8 @@ class StreamingTransport(httpx2.AsyncBaseTransport):
     begun.  `client` is the address that the application sees.  The request, or the end
     of its response, raises an exception of the application.
     """
+
+    __reduce__ = not_copied
 
     def __init__(self, app: ASGIApp, *, client: tuple[str, int] = ("127.0.0.1", 123)) -> None:
         self._app = app

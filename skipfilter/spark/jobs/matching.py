@@ -43,6 +43,7 @@ from skipfilter.bulk.matching import require_by
 from skipfilter.bulk.outputs import Output
 from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.bulk.wide_selectors import NARROW_BYTES, find_numbers
+from skipfilter.errors import not_copied
 from skipfilter.spark.jobs.partition import IdRange, parts_of
 from skipfilter.spark.session import forget, persisted
 from skipfilter.spark.tables.schemas import schema
@@ -160,6 +161,8 @@ class Matching:
     `spark.checkpoint.dir` is set, what is shared is stored in files there instead.
     Nothing is then computed again, and Spark does not delete the files.
     """
+
+    __reduce__ = not_copied
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class Regexp:
     It has no `__eq__`: equal ones are the same object.
     """
 
-    __slots__ = ("__weakref__", "_automaton")
+    __slots__ = ("__weakref__", "_automaton", "_key")
 
     def __init__(self, source: str, max_bytes: int) -> None:
         try:
@@ -71,6 +71,7 @@ class Regexp:
             from re2 import _re2
         except ImportError as error:
             raise ImportError(missing("a group in a URL Pattern", "google-re2", "urlpattern")) from error
+        self._key = source, max_bytes
         options = _re2.RE2.Options()
         options.max_mem = max_bytes
         options.log_errors = False  # it would write the text to stderr
@@ -80,6 +81,9 @@ class Regexp:
         if not self._automaton.ok():
             reason, _, value = self._automaton.error().decode("latin-1").partition(": ")
             raise Refused(_REASONS.get(reason, f"its regular expression has the error {reason!r}: {shown(value)}"))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _shared_one, self._key
 
     @property
     def instructions(self) -> int:
@@ -102,10 +106,14 @@ def compile(parts: Iterable[PatternPart], delimiter: str, *, trusted: bool = Fal
     """
     budget = _Budget(sys.maxsize if trusted else MAX_COUNTS)
     source = "".join(_source(part, delimiter, budget) for part in parts)
-    key = source, TRUSTED_BYTES if trusted else MAX_BYTES
-    regexp = _shared.get(key)
+    return _shared_one(source, TRUSTED_BYTES if trusted else MAX_BYTES)
+
+
+def _shared_one(source: str, max_bytes: int) -> Regexp:
+    """Return the regular expression that all equal ones share."""
+    regexp = _shared.get((source, max_bytes))
     if regexp is None:
-        regexp = _shared[key] = Regexp(*key)
+        regexp = _shared[source, max_bytes] = Regexp(source, max_bytes)
     return regexp
 
 
