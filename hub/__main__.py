@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ COMPLETION: Final = "_SKIPFILTER_COMPLETE"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command, and exit with its status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a console may lack signs that are in an update
+            stream.reconfigure(errors="backslashreplace")
     try:
         _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()

@@ -15,7 +15,7 @@
         ├── TooSlow                 408    the body does not arrive in time
         ├── TooLarge                413    a body, field or batch is over a limit (N56)
         ├── TargetTooLong           414    the URL is over a limit
-        ├── UnsupportedContent      415    the body of a QUERY is not a form (N11)
+        ├── UnsupportedContent      415    a compressed body, or not a form (N11)
         ├── Misdirected             421    the request is for another host (R6)
         ├── LimitExceeded           429    a client is above its share, or a limit (N23)
         │   └── Full                    429    all clients together are
@@ -179,11 +179,17 @@ class TargetTooLong(RequestError):
 
 
 class UnsupportedContent(RequestError):
-    """415: the body of a QUERY is not a form."""
+    """415: the body is compressed, or the body of a QUERY is not a form.
+
+    `accepted` are the header fields that say what the hub takes.
+    """
 
     status = 415
     title = "Unsupported content"
-    headers: Mapping[str, str] = {"Accept-Query": "application/x-www-form-urlencoded"}
+
+    def __init__(self, reason: str, accepted: Mapping[str, str]) -> None:
+        super().__init__(reason)
+        self.headers = accepted
 
 
 class Misdirected(RequestError):

@@ -197,7 +197,7 @@ def read_key(name: str, value: str) -> str:
             raise ConfigurationError(f"{name}: this is a URL, not a key; only a key set has a URL: set jwks_url")
         return value
     try:
-        text = _read_file(Path(value[1:]), _MAX_KEY_BYTES).decode("utf-8")
+        text = _read_file(Path(value[1:]), _MAX_KEY_BYTES).decode("utf-8-sig")
     # The text of an OSError has the path, and that of a UnicodeError a byte of the key.
     except OSError as error:
         reason = error.strerror
@@ -212,7 +212,7 @@ def read_key(name: str, value: str) -> str:
 
 def _read_file(path: Path, max_bytes: int) -> bytes:
     """Return the content of a file.  Raises ValueError if it is too large."""
-    with path.open("rb") as file:
+    with open(os.path.expanduser(path), "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"it is larger than {max_bytes} bytes")
@@ -253,6 +253,8 @@ def load_key(name: str, text: str, algorithm: str | None, *, dev: bool = False) 
     if isinstance(key, jwk.OctKey):
         if not dev and (reason := weakness(text)):
             raise ConfigurationError(f"{name}: {reason}")
+        if "" != text.strip() != text:
+            log.warning("this secret begins or ends with white space, which is a part of it", key=name)
     elif key.is_private:
         raise ConfigurationError(
             f"{name}: this key is private, and the hub needs the public one; "
@@ -261,7 +263,7 @@ def load_key(name: str, text: str, algorithm: str | None, *, dev: bool = False) 
     bits, least = _strength(key, algorithm)
     if bits < least:
         log.warning("this key is short, so it can be guessed", key=name, bits=bits, least=least)
-    return TrustedKeys(name, {algorithm: (key,)})
+    return TrustedKeys(name, {each: (key,) for each in _names(algorithm) if _fits(key, each)})
 
 
 def import_key(name: str, text: str, algorithm: str | None) -> tuple[jwk.Key, str]:
@@ -281,6 +283,8 @@ def import_key(name: str, text: str, algorithm: str | None) -> tuple[jwk.Key, st
         raise ConfigurationError(f"{name}: a key in PEM is not a secret, and {algorithm} needs one")
     if not text:
         raise ConfigurationError(f"{name}: the key is empty")
+    if is_pem:
+        text = text.replace("\\r", "").replace("\\n", "\n")  # a variable in a file often has its lines so
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:  # a lone surrogate stands for a byte that is not UTF-8
@@ -326,6 +330,13 @@ def _is_jwk(text: str) -> bool:
     return isinstance(document, dict) and not document.keys().isdisjoint(("kty", "keys"))
 
 
+def _names(algorithm: str) -> tuple[str, ...]:
+    """Return the names of an algorithm in tokens: EdDSA has one for each curve, too
+    (RFC 9864).
+    """
+    return (algorithm, *_SIGNING_CURVES) if algorithm == "EdDSA" else (algorithm,)
+
+
 def _fits(key: jwk.Key, algorithm: str) -> bool:
     """Whether `key` fits `algorithm`, by its type, curve, use, alg and key_ops."""
     try:
@@ -354,7 +365,8 @@ def parse_key_set(name: str, text: bytes, algorithms: Iterable[str], *, expires:
     if len(entries) > _MAX_SET_KEYS:
         raise ValueError(f"it has {len(entries)} keys; the limit is {_MAX_SET_KEYS}")
     keys = [key for entry in entries if (key := _parse_public_key(entry))]
-    by_algorithm = {algorithm: tuple(key for key in keys if _fits(key, algorithm)) for algorithm in algorithms}
+    names = dict.fromkeys(each for algorithm in algorithms for each in _names(algorithm))
+    by_algorithm = {each: tuple(key for key in keys if _fits(key, each)) for each in names}
     if not any(by_algorithm.values()):
         log.warning("no key in this set fits an allowed algorithm", keys=name, count=len(entries))
     return TrustedKeys(name, by_algorithm, frozenset(key.kid for key in keys if key.kid is not None), expires)
@@ -365,6 +377,8 @@ def _parse_public_key(entry: Any) -> jwk.Key | None:
     # A secret or private key in a published set is known to anyone.
     if not isinstance(entry, dict) or entry.get("kty") not in _PUBLIC_KEY_TYPES or "d" in entry:
         return None
+    if entry.get("alg") == "EdDSA":  # the curve says it, too, and a token may have the name of the curve
+        entry = {name: value for name, value in entry.items() if name != "alg"}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", SecurityWarning)  # refuses RSA keys below 2048 bits

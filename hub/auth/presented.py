@@ -51,6 +51,11 @@ def find_token(headers: Headers, query_tokens: Sequence[str], settings: Settings
         raise InvalidPresentation(f"there are {len(given)} Authorization headers; only one is allowed")
     if given:
         scheme, _, token = given[0].strip().partition(b" ")
+        if scheme.lower() == b"basic":
+            raise InvalidPresentation(
+                "the Authorization header is a user and a password (Basic), and the hub takes tokens only; if a proxy "
+                "asks for the password, let it leave out the path of the hub"
+            )
         token = token.strip()
         if scheme.lower() != b"bearer" or not token or b" " in token or not token.isascii():
             raise InvalidPresentation('the Authorization header must be "Bearer", a space and a token')

@@ -39,7 +39,7 @@ def read_token(token: str, file: Path | None, *, dev: bool) -> str | None:
         file = Path(name) if name else None
     if not token and file is not None:
         try:
-            token = file.read_text("utf-8").strip()
+            token = file.read_text("utf-8-sig").strip()
         except OSError as error:
             fail(f"{file}: {error.strerror}")
         except UnicodeError:

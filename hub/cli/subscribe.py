@@ -74,7 +74,7 @@ def subscribe(
     async def follow(client: Client) -> None:
         nonlocal left
         async for event in client.subscribe(*topics, last_event_id=since, **cast("Matchers", matchers)):
-            typer.echo(write(event), color=True)  # otherwise it would strip some characters of the data
+            typer.echo(write(event), color=True)  # otherwise it would strip some characters of a text
             if left is not None:
                 left -= 1
                 if not left:
@@ -97,4 +97,8 @@ def _json(event: Event) -> str:
     return json.dumps({"id": event.id, "type": event.type, "data": event.data})
 
 
-_FORMATS: dict[str, Callable[[Event], str]] = {"pretty": _pretty, "raw": lambda event: event.data, "json": _json}
+def _raw(event: Event) -> bytes:
+    return event.data.encode()  # as it is, whatever the encoding of the console
+
+
+_FORMATS: dict[str, Callable[[Event], str | bytes]] = {"pretty": _pretty, "raw": _raw, "json": _json}

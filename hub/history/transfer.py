@@ -34,6 +34,7 @@ import json
 import math
 import os
 import sys
+from codecs import BOM_UTF8
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -311,6 +312,8 @@ def _read_ndjson(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None,
     size, done = os.fstat(file.fileno()).st_size, 0  # the size of a pipe is 0
     for number, line in enumerate(file, 1):
         done += len(line)
+        if number == 1:
+            line = line.removeprefix(BOM_UTF8)
         if line.strip():
             yield f"{name} line {number}", done / size if size else None, line
 

@@ -92,7 +92,7 @@ class Authorization:
         if allowed and origin not in allowed:
             raise Misdirected(
                 f"{shown(origin)} is not a URL of this hub; a proxy in front of it must pass the Host header on, and "
-                "send the scheme in X-Forwarded-Proto"
+                "send the scheme in X-Forwarded-Proto; to use the hub at this URL, too, add it to `public_urls`"
             )
         return origin
 

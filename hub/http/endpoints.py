@@ -174,7 +174,7 @@ class Endpoints:
         """Return the body of a QUERY, which must be a form."""
         body = await request.body(self._hub.settings.max_query, self._patience, self._body_timeout)
         if body and content_type(request.headers) != FORM:
-            raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
+            raise UnsupportedContent(f"the body of a QUERY must be {FORM}", {"Accept-Query": FORM})
         return body
 
     async def head(self, request: Request) -> Response:

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 from urllib.parse import quote
 
-from hub.errors import InvalidRequest, TooLarge
+from hub.errors import InvalidRequest, TooLarge, UnsupportedContent
 from hub.logs import LoggedRequest, current_request
 from hub.protocol.origins import normal_origin
 from hub.protocol.requests import decode_utf_8, header_values, preferences
@@ -117,10 +117,12 @@ class Request:
         It may take BODY_GRACE seconds to arrive, then longer if it arrives fast enough,
         but `most` seconds at most.
 
-        Raises `TooLarge` as soon as it is longer than `limit` bytes; 0 is no limit.
-        Raises `InvalidRequest` if the client disconnects before the end, or if the
-        server has dropped the body, and the errors of `patience`.
+        Raises `UnsupportedContent` if it is compressed, and `TooLarge` as soon as it is
+        longer than `limit` bytes; 0 is no limit.  Raises `InvalidRequest` if the client
+        disconnects before the end, or if the server has dropped the body, and the
+        errors of `patience`.
         """
+        _require_plain(self.headers)
         body = bytearray()
         first = Begun(self._take_part(body, limit))
         if not first.has_ended or first.result:  # most bodies have arrived with their heads
@@ -167,7 +169,8 @@ class PlainRequest(Request):
         self._body = body
 
     async def body(self, limit: int, patience: Patience, most: float) -> bytes:
-        """Return the body, or raise `TooLarge`."""
+        """Return the body, or raise `UnsupportedContent` or `TooLarge`."""
+        _require_plain(self.headers)
         _require_size(len(self._body), limit)
         return self._body
 
@@ -176,6 +179,17 @@ class PlainRequest(Request):
 def _origin(scheme: str, host: bytes) -> str:
     """Return the origin of requests with this Host, which is nearly always the same."""
     return normal_origin(scheme, host.decode("latin-1"))
+
+
+def _require_plain(headers: Headers) -> None:
+    """Raise `UnsupportedContent` if the body has a coding (R78)."""
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            coding = shown(value.decode("latin-1"))
+            raise UnsupportedContent(
+                f"the body has the Content-Encoding {coding}, and the hub takes bodies that are not compressed",
+                {"Accept-Encoding": "identity"},
+            )
 
 
 def _require_size(size: int, limit: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import string
+from codecs import BOM_UTF8
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
@@ -328,15 +329,16 @@ def read_updates(body: bytes, type: str, limits: Limits) -> Iterator[tuple[int, 
     """Yield the updates in the body of a publish request, each with its byte offset.
 
     A form is one update (N40–N54), and so is each line of NDJSON, an object of JSON, or
-    each object of an array.  An update is parsed when the caller asks for it, so that
-    the caller can let other tasks run in between.
+    each object of an array.  A byte order mark before JSON is left out.  An update is
+    parsed when the caller asks for it, so that the caller can let other tasks run in
+    between.
 
     Raises InvalidRequest or TooLarge, perhaps after some updates.
     """
     if type == NDJSON:
-        yield from _read_lines(body, limits)
+        yield from _read_lines(body.removeprefix(BOM_UTF8), limits)
     elif type == JSON:
-        yield from _read_json(body, limits)
+        yield from _read_json(body.removeprefix(BOM_UTF8), limits)
     elif type == FORM:
         yield 0, parse_form_update(body, limits)
     else:

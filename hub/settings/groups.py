@@ -21,7 +21,9 @@ from hub.settings.value_types import (
     Bytes,
     ConnectionRate,
     Days,
+    Directory,
     Origin,
+    PublicURL,
     Seconds,
     WholeSeconds,
     as_list,
@@ -63,20 +65,7 @@ class AddressSettings(SettingsGroup):
     derived from it (N6).
     """
 
-    public_urls: Annotated[
-        Sequence[
-            Annotated[
-                str,
-                text_like(
-                    r"https?://[^/?#\s]+",
-                    "a scheme and a host, as in https://hub.example.com, without a path",
-                    is_url=True,
-                ),
-            ]
-        ],
-        NoDecode,
-        BeforeValidator(as_list),
-    ] = ()
+    public_urls: Annotated[Sequence[PublicURL], NoDecode, BeforeValidator(as_list)] = ()
     """The scheme and host of each public URL, as in https://hub.example.com.  If any
     are set, requests for other hosts get 421 (R6).
     """
@@ -321,7 +310,7 @@ class HistorySettings(SettingsGroup):
 class EventLogSettings(SettingsGroup):
     """Event log."""
 
-    event_log: str = ""
+    event_log: Directory = ""
     """The directory of the event log, which records published updates and connections
     as JSON lines, for `hub.spark` and other readers.  Empty for no event log.
 

@@ -9,13 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_valida
 from hub.settings.texts import text_like
 
 Algorithm: TypeAlias = Literal[
-    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
-]
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512",
+    "EdDSA", "Ed25519", "Ed448",
+]  # fmt: skip
 Role: TypeAlias = Literal["publisher", "subscriber"]
 KeySetURL: TypeAlias = Annotated[
     str,
     text_like(
-        r"(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|file:///).+",
+        r"(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|file:///(?!.*[?#])).+",
         "a URL that begins with https://, with file:///, or with http:// and localhost, 127.0.0.1 or [::1]",
         is_url=True,
     ),
@@ -25,7 +26,7 @@ Secret: TypeAlias = Annotated[str, PlainSerializer(lambda _: "**********")]
 """A text that no dump shows.  `Field(repr=False)` keeps it out of the repr too."""
 
 PUBLIC_KEY_ALGORITHMS: Final[tuple[Algorithm, ...]] = (
-    "EdDSA", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
+    "EdDSA", "Ed25519", "Ed448", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
 )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from pydantic import ValidationError, ValidationInfo, field_validator, model_val
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.errors import ConfigurationError
 from hub.history.base import Retention
-from hub.protocol.origins import normal_origin
 from hub.settings.groups import (
     AddressSettings,
     BrowserSettings,
@@ -124,11 +123,6 @@ class Settings(
         if not isinstance(parsed, list):
             raise ValueError("should be a JSON array")
         return tuple(parsed)
-
-    @field_validator("public_urls")
-    @classmethod
-    def _normalize(cls, urls: Sequence[str]) -> tuple[str, ...]:
-        return tuple(normal_origin(*url.lower().split("://")) for url in urls)  # in the form of a request's origin
 
     @model_validator(mode="before")
     @classmethod

@@ -16,7 +16,6 @@ import re
 import tomllib
 from contextlib import contextmanager
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -25,7 +24,6 @@ from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
 
 from hub.errors import ConfigurationError
@@ -42,6 +40,7 @@ from hub.settings.variable_names import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -137,9 +136,8 @@ class Sources:
 
     def _add_config(self, path: Path) -> None:
         """Add the settings of a file in TOML."""
-        _text_of(path)  # TomlConfigSettingsSource accepts a file that does not exist
         try:
-            values = TomlConfigSettingsSource(_Declared, toml_file=path)()
+            values = tomllib.loads(_text_of(path))
         except tomllib.TOMLDecodeError as error:
             place = re.search(r"line \d+, column \d+", str(error))
             where = f"{path}, {place[0]}" if place else f"{path}, at its end"
@@ -187,7 +185,7 @@ def _read_variables(path: Path) -> dict[str, str]:
 def _text_of(path: Path) -> str:
     """Return the text of a file; raise ConfigurationError if it cannot be read."""
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except OSError as error:
         raise _Named(f"{path}: {error.strerror}") from None
     except UnicodeError:
@@ -202,11 +200,11 @@ def _secret(name: str, path: str) -> str:
     try:
         if not path:
             raise _Named(f"{name} is empty: it should be the path of a file")
-        with Path(path).open("rb") as file:
+        with open(os.path.expanduser(path), "rb") as file:
             content = file.read(_MAX_SECRET_BYTES + 1)
         if len(content) > _MAX_SECRET_BYTES:
             raise _Named(f"{name}: {path} has more than {_MAX_SECRET_BYTES:,} bytes")
-        return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        return content.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except OSError as error:
         reason = error.strerror
     except UnicodeError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
-from pydantic import BeforeValidator
+from ada_url import URL
+from pydantic import AfterValidator, BeforeValidator
 
 from hub.settings.quantities import DAY, Unit, duration, parse_duration, parse_size, size
-from hub.settings.texts import text_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,13 +26,46 @@ def as_list(value: object) -> object:
     return tuple(items) if isinstance(items, list) else items
 
 
-Origin: TypeAlias = Annotated[
-    str,
-    text_like(
-        r"\*|null|[a-z][a-z0-9+.-]*://((\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])?(:[0-9]+)?",
-        "an origin, as in https://app.example.com or https://*.example.com:8443; or * or null",
-    ),
-]
+def _as_browsers_write(text: str) -> str | None:
+    """Return a scheme and a host as they are in an Origin header, or None if the text
+    is something else: the host in ASCII and lower case, without the default port.
+    """
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://(\*\.)?[^\s/?#@*\\]+", text) is None:
+        return None
+    try:
+        url = URL(text)
+    except ValueError:
+        return None
+    return f"{url.protocol}//{url.host}"
+
+
+def _origin(text: str) -> str:
+    if text in ("*", "null") or re.fullmatch(r"[a-z][a-z0-9+.-]*://", text):
+        return text
+    origin = _as_browsers_write(text)
+    if origin is None:
+        as_in = "https://app.example.com or https://*.example.com:8443"
+        raise ValueError(f"should be an origin, as in {as_in}; or * or null")
+    return origin
+
+
+def _public_url(text: str) -> str:
+    origin = _as_browsers_write(text)
+    if origin is None or "*" in origin or not origin.startswith(("http://", "https://")):
+        raise ValueError("should be a scheme and a host, as in https://hub.example.com, without a path")
+    return origin
+
+
+def _directory(path: str) -> str:
+    if "://" in path:
+        raise ValueError("should be the path of a directory, not a URL")
+    return os.path.expanduser(path)
+
+
+Directory: TypeAlias = Annotated[str, AfterValidator(_directory)]
+"""A path; ~ at its beginning is a home directory, which not every shell puts there."""
+Origin: TypeAlias = Annotated[str, AfterValidator(_origin)]
+PublicURL: TypeAlias = Annotated[str, AfterValidator(_public_url)]
 
 Seconds: TypeAlias = Annotated[float, Unit("seconds", "15, 40s or 10m", duration), _of_text(parse_duration)]
 WholeSeconds: TypeAlias = Annotated[int, Unit("seconds", "15, 40s or 10m", duration), _of_text(parse_duration)]

@@ -67,7 +67,7 @@ class SparkOptions:
         elif self.token_file is not None:
             where, hint = f"the file {self.token_file}", ""
             try:
-                token = Path(self.token_file).read_text("utf-8")
+                token = Path(self.token_file).read_text("utf-8-sig")
             except OSError as error:
                 raise BadInput(f"there is no token: {where} cannot be read: {error.strerror}") from None
         else:

@@ -31,6 +31,13 @@ async def post(hub: Watched, value: object, token: str | None = "") -> Answer:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("type", [JSON, NDJSON])
+async def test_a_byte_order_mark_before_json_is_left_out(hub: Watched, type: str) -> None:
+    reply = await hub.post(b'\xef\xbb\xbf{"topic":"a","id":"urn:z"}', ("content-type", type))
+    assert (reply.status, reply.text.strip()) == (200, "urn:z")
+
+
+@pytest.mark.anyio
 async def test_an_object_is_an_update_and_its_id_is_the_answer(hub: Watched) -> None:
     members = {"topic": ["a", "b"], "id": "urn:z", "data": "x", "type": "t", "retry": 5, "private": True}
     reply = await post(hub, members)

@@ -306,6 +306,21 @@ async def test_n11_t61_a_body_of_another_type_gets_the_accepted_type(type: str) 
         ).status == 200  # there is no body to read
 
 
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "br", "zstd", "gzip, identity", "x-none", "gzip\xe9"])
+async def test_r78_a_compressed_body_is_refused_before_it_is_parsed(coding: str) -> None:
+    form = ("content-type", "application/x-www-form-urlencoded")
+    async with application() as app:
+        token = bearer(current_token(["*"], ["*"]))
+        for method in ("POST", "QUERY"):
+            for body in (b"topic=a&match=a", b"\x1f\x8b\xff", b""):
+                answer = await ask(app, method, PATH, [token, form, ("content-encoding", coding)], body)
+                assert (answer.status, answer.headers["accept-encoding"]) == (415, "identity")
+                assert answer.detail.startswith("the body has the Content-Encoding ")
+        for same in ("identity", " Identity ", ""):
+            answer = await ask(app, "QUERY", PATH, [token, form, ("content-encoding", same)], b"match=a")
+            assert answer.status == 200
+
+
 @pytest.mark.parametrize(
     "type", ["Application/X-WWW-Form-Urlencoded", "application/x-www-form-urlencoded;charset=UTF-8"]
 )

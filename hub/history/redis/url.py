@@ -40,6 +40,8 @@ def open_client(url: str) -> tuple[Redis, Sentinel | None, str]:
         raise ConfigurationError("history_url: a host or port is invalid; in a password, write / as %2F") from None
     if "@" in parts.path + parts.query + parts.fragment:
         raise ConfigurationError("history_url: in a password, write / as %2F, ? as %3F and # as %23")
+    if parts.fragment:
+        raise ConfigurationError("history_url: nothing may follow a #; in a password, write # as %23")
     # 2. Check the path: /service/database for Sentinels, /database for one server.
     sentinel, where = parts.scheme == "redis+sentinel", f"{parts.scheme}://{hosts}{parts.path}"
     if sentinel and not re.fullmatch(r"/[^/]+(/\d*)?", parts.path):

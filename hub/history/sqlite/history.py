@@ -18,7 +18,7 @@ import math
 import os
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from hub.clocks import Dates
 from hub.errors import ConfigurationError, HistoryUnavailable
@@ -78,14 +78,16 @@ class SqliteHistory:
         Raises ConfigurationError if the URL is invalid.
         """
         parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query))
+        options = parse_qs(parts.query, keep_blank_values=True)
         path = unquote(parts.path)[1:]  # sqlite:///a.db is relative, sqlite:////a.db absolute
-        if parts.netloc or not path or path.endswith("/") or set(options) - {"synchronous"}:
+        synchronous = options.pop("synchronous", ["full"])
+        is_path = url.startswith("sqlite:///") and path and not path.endswith("/") and not parts.fragment
+        if not is_path or options or len(synchronous) > 1:
             raise ConfigurationError(
                 "history_url must be sqlite:///relative/path.db or sqlite:////absolute/path.db, and may end in "
                 "?synchronous=full or ?synchronous=normal"
             )
-        return cls(path, retention, synchronous=options.get("synchronous", "full"))
+        return cls(os.path.expanduser(path), retention, synchronous=synchronous[0])
 
     # -- writing
 

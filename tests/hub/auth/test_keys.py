@@ -604,7 +604,34 @@ def test_n65_only_allowed_algorithms_are_used() -> None:
     for key, algorithm in ((RSA, "RS256"), (EC, "ES256")):
         with pytest.raises(InvalidToken) as caught:
             keys.check(extract(signed(key, algorithm)))
-        assert caught.value.reason == f"alg '{algorithm}' is not allowed; x allows PS256, EdDSA, ES384"
+        assert caught.value.reason == f"alg '{algorithm}' is not allowed; x allows PS256, EdDSA, Ed25519, Ed448, ES384"
+
+
+@pytest.mark.parametrize("alg", [None, "EdDSA"])
+@pytest.mark.parametrize("curve", ["Ed25519", "Ed448"])
+def test_n65_eddsa_has_a_name_for_each_curve_too(curve: Any, alg: str | None) -> None:
+    """RFC 9864.  A key for the name of its curve is for that one only."""
+    key = jwk.OKPKey.generate_key(curve)
+    other = {"Ed25519": "Ed448", "Ed448": "Ed25519"}[curve]
+    members = {} if alg is None else {"alg": alg}
+    for keys in (
+        parse_key_set("x", key_set(public(key, **members)), PUBLIC_KEY_ALGORITHMS),
+        parse_key_set("x", key_set(public(key, **members)), ["EdDSA"]),
+        load_key("x", pem(key), "EdDSA"),
+    ):
+        assert verifies(keys, signed(key, "EdDSA"))
+        assert verifies(keys, signed(key, curve))
+        assert not keys.by_algorithm.get(other)
+    for keys in (
+        parse_key_set("x", key_set(public(key, alg=curve)), PUBLIC_KEY_ALGORITHMS),
+        parse_key_set("x", key_set(public(key)), [curve]),
+        load_key("x", pem(key), curve),
+    ):
+        assert verifies(keys, signed(key, curve))
+        with pytest.raises(InvalidToken):
+            keys.check(extract(signed(key, "EdDSA")))
+    with pytest.raises(ConfigurationError, match=f"x: this key is for another algorithm than {other}"):
+        load_key("x", pem(key), other)
 
 
 def test_n65_secrets_in_a_set_are_never_used() -> None:
@@ -685,6 +712,33 @@ def key_refused(text: str) -> str:
 def test_a_key_after_an_at_sign_is_read_from_a_file_without_its_line_end(tmp_path: Path, end: str) -> None:
     (tmp_path / "key.pem").write_bytes(f"é secret\n{end}".encode())
     assert given(f"@{tmp_path}/key.pem") == ("é secret" if not end else "é secret\n")
+
+
+def test_a_key_file_may_begin_with_a_byte_order_mark_and_be_below_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key.txt").write_bytes(b"\xef\xbb\xbfsecret\r\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert given(f"@{tmp_path}/key.txt") == given("@~/key.txt") == "secret"
+
+
+@pytest.mark.parametrize("secret", ["s" * 40 + "\n", " " + "s" * 40, "s" * 40 + "\t"])
+def test_white_space_at_an_end_of_a_secret_counts_with_a_warning(secret: str) -> None:
+    with capture_logs() as lines:
+        keys = load_key("x", secret, None)
+    assert verifies(keys, sign({}, key=secret, algorithm="HS256"))
+    assert [(line["log_level"], line["key"], "white space" in line["event"]) for line in lines] == [
+        ("warning", "x", True)
+    ]
+    assert secret not in repr(lines)
+
+
+@pytest.mark.parametrize(("key", "algorithm"), [(EC, "ES256"), (RSA, "RS256"), (ED, "EdDSA")])
+def test_a_pem_may_have_its_line_ends_as_two_characters(key: Any, algorithm: str) -> None:
+    """As in a variable of a container, or in a file in JSON."""
+    for end in ("\\n", "\\r\\n"):
+        keys = load_key("x", pem(key).replace("\n", end), algorithm)
+        assert verifies(keys, signed(key, algorithm))
 
 
 def test_the_keys_of_issuers_are_read_from_files_too(tmp_path: Path) -> None:

@@ -49,6 +49,13 @@ def pattern(grant: CompiledGrant) -> str:
 # -- the header
 
 
+def test_the_refusal_of_a_password_names_the_proxy_that_asks_for_it() -> None:
+    with pytest.raises(InvalidPresentation) as caught:
+        publisher(request("Basic dXNlcjpodW50ZXIy"))
+    assert "if a proxy asks for the password, let it leave out the path of the hub" in str(caught.value)
+    assert "dXNlcjpodW50ZXIy" not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [f"Bearer {HEADER}", f"bearer {HEADER}", f"BEARER  {HEADER} "])
 def test_n58_t41_the_scheme_of_the_header_is_in_any_case(value: str) -> None:
     assert pattern(publisher(request(value))) == "by header"

@@ -111,6 +111,7 @@ KEYS: dict[str, jwk.RSAKey | jwk.ECKey | jwk.OKPKey] = {
     "ES384": jwk.ECKey.generate_key("P-384"),
     "ES512": jwk.ECKey.generate_key("P-521"),
     "Ed": jwk.OKPKey.generate_key("Ed25519"),
+    "Ed448": jwk.OKPKey.generate_key("Ed448"),
 }
 
 

@@ -90,6 +90,8 @@ def test_the_token_comes_from_an_option_a_file_or_the_environment(hub: HubProces
     wrong = {"HUB_TOKEN": "wrong"}
     assert published(hub, "a", "x", "--token", DEVELOPMENT_TOKEN, **wrong)
     assert published(hub, "a", "x", "--token-file", tmp_path / "token")
+    (tmp_path / "marked").write_text(f"\ufeff{DEVELOPMENT_TOKEN}\r\n")
+    assert published(hub, "a", "x", "--token-file", tmp_path / "marked")
     assert published(hub, "a", "x", HUB_TOKEN=DEVELOPMENT_TOKEN, HUB_TOKEN_FILE=str(tmp_path / "wrong"))
     assert published(hub, "a", "x", HUB_TOKEN_FILE=str(tmp_path / "token"))
     assert published(hub, "a", "x", "--dev")

@@ -96,6 +96,20 @@ def test_raw_data_is_not_changed_and_other_formats_cannot_steer_a_terminal(start
     assert json.loads(subscribe(hub, "--count", 1, "--json").stdout)["data"] == data
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "cp437"])
+def test_every_update_is_printed_on_a_console_of_any_encoding(encoding: str, hub: HubProcess) -> None:
+    data = "a → ☕"
+    assert run("publish", "--dev", "--url", hub.url, "console", data).returncode == 0
+    for format, printed in (("raw", data.encode()), ("pretty", rb"a \u2192 \u2615"), ("json", rb"a \u2192 \u2615")):
+        ended = subprocess.run(
+            [sys.executable, "-m", "hub", "subscribe", "--url", hub.url, "--dev", "--since", "earliest", "--count", "1",
+             "--format", format, "console"],
+            env=environment(PYTHONIOENCODING=encoding), capture_output=True, timeout=HANG,
+        )  # fmt: skip
+        assert (ended.returncode, ended.stderr) == (0, b"")
+        assert printed in ended.stdout
+
+
 def test_a_cursor_and_a_pattern_that_cannot_be_sent_are_named(shared_hub: HubProcess) -> None:
     ended = subscribe(shared_hub, "--since", "a\nb")
     assert (ended.returncode, "a text has a character that cannot be sent" in ended.stderr) == (2, True)

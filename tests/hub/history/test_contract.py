@@ -762,11 +762,20 @@ def test_a_url_that_cannot_be_parsed_is_refused_without_its_password() -> None:
 
 @pytest.mark.parametrize(
     "url", ["", "x", "sqlite:", "sqlite://host/a", "sqlite:///", "sqlite:///a/", "sqlite:///a?b=c", "postgres://a",
-            "sqlite:///a?synchronous=off", "memory://a", "memory:///a", "redis://h:x/", "redis://h/x"],
+            "sqlite:a.db", "sqlite:/a.db", "sqlite:///a#b", "sqlite:///a?synchronous=", "sqlite:///a?synchronous=off",
+            "sqlite:///a?synchronous=full&synchronous=full", "redis://h#1", "memory://a", "memory:///a", "redis://h:x/", "redis://h/x"],
 )  # fmt: skip
 def test_an_unknown_url_scheme_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="history_url"):
         node_of(url)
+
+
+def test_a_file_may_be_below_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/alice")
+    for url, path in (("sqlite:///~/log.db", "/home/alice/log.db"), ("sqlite:////var/~/log.db", "/var/~/log.db")):
+        history = node_of(url)
+        assert isinstance(history, SqliteHistory)
+        assert history.path == path
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))

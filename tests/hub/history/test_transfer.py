@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from codecs import BOM_UTF8
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -310,6 +311,15 @@ def test_export_and_import_keep_every_field(format: str, entries: list[Entry]) -
         done = run("import", file, "--url", there)
         assert (done.exit_code, done.stdout) == (0, f"imported {len(entries)} updates\n"), done.output
         assert entries_of(there) == entries_of(here) == [replace(e, position=n) for n, e in enumerate(entries, 1)]
+
+
+def test_a_byte_order_mark_before_the_first_line_is_left_out(tmp_path: Path) -> None:
+    here, there, file = sqlite(tmp_path / "here"), sqlite(tmp_path / "there"), tmp_path / "x.jsonl"
+    fill(here, made(2))
+    assert run("export", file, "--url", here).exit_code == 0
+    file.write_bytes(BOM_UTF8 + file.read_bytes())
+    assert run("import", file, "--url", there).output == "imported 2 updates\n"
+    assert entries_of(there) == entries_of(here)
 
 
 def test_a_line_has_the_fields_of_the_record(tmp_path: Path) -> None:

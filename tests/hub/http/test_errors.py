@@ -418,6 +418,7 @@ async def test_t48_r6_a_request_to_another_url_is_misdirected(
             assert_problem(answer, 421, "Misdirected request")
             assert "www-authenticate" not in answer.headers
             assert "is not a URL of this hub" in answer.detail
+            assert "add it to `public_urls`" in answer.detail
             for fine in ("hub.example", "HUB.example", "hub.example:443"):
                 assert (await send(app, request, token, ("host", fine))).status in (200, 404)
     assert "\x85" not in caplog.text

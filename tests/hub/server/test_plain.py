@@ -138,6 +138,7 @@ REQUESTS = {
     "no topic": (post(b"data=x"), True),
     "a reserved topic": (post(b"topic=https://hub.example/.well-known/mercure/x"), True),
     "no body": (post(b""), True),
+    "a compressed body": (post(UPDATE, AUTHORIZED, FORM, ("content-encoding", "gzip")), True),
     "no content type": (post(UPDATE, AUTHORIZED), True),
     "no token": (post(UPDATE, FORM), True),
     "a token that is invalid": (post(UPDATE, FORM, bearer("a.b.c")), True),

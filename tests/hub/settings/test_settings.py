@@ -192,7 +192,7 @@ def test_r7_t47_suitable_keys_are_accepted(key: str, algorithm: str | None) -> N
 
 def test_r7_the_algorithms_of_a_key_set_are_those_of_public_keys() -> None:
     assert {a[:2] for a in PUBLIC_KEY_ALGORITHMS} == {"Ed", "ES", "RS", "PS"}
-    assert len(set(PUBLIC_KEY_ALGORITHMS)) == 10
+    assert len(set(PUBLIC_KEY_ALGORITHMS)) == 12
     settings = Settings(publisher_jwks_url="https://x/keys", anonymous=True)
     keys = settings.classic_keys("publisher")
     assert keys is not None
@@ -295,7 +295,18 @@ def test_r6_n69_n34_the_resource_and_the_base_url_of_patterns(values: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "url", ["hub.example", "https://x/y", "https://x/", "ftp://x", "https://", "https://x?y", "https://x y"]
+    "url",
+    [
+        "hub.example",
+        "https://x/y",
+        "https://x/",
+        "ftp://x",
+        "https://",
+        "https://x?y",
+        "https://x y",
+        "https://*.x",
+        "capacitor://x",
+    ],
 )
 def test_r6_a_public_url_is_a_scheme_and_an_authority(url: str) -> None:
     refused(r"public_urls", dev=True, public_urls=[url])
@@ -305,6 +316,51 @@ def test_r6_public_urls_are_lower_case_like_the_origins_of_requests() -> None:
     settings = Settings(dev=True, public_urls=["https://Hub.Example:8443", "http://b"])
     assert settings.public_urls == ("https://hub.example:8443", "http://b")
     assert settings.url == "https://hub.example:8443/.well-known/mercure"
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("https://app.example:443", "https://app.example"),
+        ("http://app.example:80", "http://app.example"),
+        ("http://app.example:443", "http://app.example:443"),
+        ("HTTPS://App.Example:8443", "https://app.example:8443"),
+        ("https://München.example", "https://xn--mnchen-3ya.example"),
+        ("http://[0:0::1]:3000", "http://[::1]:3000"),
+    ],
+)
+def test_r5_r6_origins_and_public_urls_are_as_browsers_write_them(given: str, written: str) -> None:
+    settings = Settings(dev=True, cors_origins=[given], publish_origins=[given], public_urls=[given])
+    assert settings.cors_origins == settings.publish_origins == settings.public_urls == (written,)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("https://*.Example.com:443", "https://*.example.com"),
+        ("https://*.example.com:8443", "https://*.example.com:8443"),
+        *((origin, origin) for origin in ("*", "null", "capacitor://", "capacitor://localhost", "tauri://localhost")),
+    ],
+)
+def test_r5_patterns_of_origins_are_as_browsers_write_them(given: str, written: str) -> None:
+    assert Settings(dev=True, cors_origins=[given]).cors_origins == (written,)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://a.example/", "https://a.example/x", "https://a.example?x", "https://user@a.example", "a.example", "https:",
+     "https://*", "https://a*.example", "https://a.*.example", "https://a example", "https://a:99999", "https://a%00", "//a"],
+)  # fmt: skip
+def test_r5_what_no_browser_sends_as_an_origin_is_refused(origin: str) -> None:
+    refused("cors_origins", dev=True, cors_origins=[origin])
+
+
+def test_an_event_log_is_a_directory_and_may_be_below_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/alice")
+    assert Settings(dev=True, event_log="~/events").event_log == "/home/alice/events"
+    assert Settings(dev=True, event_log="./~/events").event_log == "./~/events"
+    told = "'file:///var/events' should be the path of a directory, not a URL"
+    refused(f"event_log: {told}", dev=True, event_log="file:///var/events")
 
 
 @pytest.mark.parametrize(

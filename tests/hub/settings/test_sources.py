@@ -210,7 +210,7 @@ def test_an_error_names_the_setting_as_its_source_does(tmp_path: Path, monkeypat
         ("max_connections_per_client", "x", "'x' should be a whole number of subscribers, as in 10000000, from 0 to 10,000,000"),
         ("anonymous", "yep", "'yep' should be true or false"),
         ("publisher_algorithm", "none", "'none' should be 'HS256', 'HS384', 'HS512', 'RS256', 'RS384', 'RS512', 'PS256', "
-         "'PS384', 'PS512', 'ES256', 'ES384', 'ES512' or 'EdDSA'"),
+         "'PS384', 'PS512', 'ES256', 'ES384', 'ES512', 'EdDSA', 'Ed25519' or 'Ed448'"),
         ("cors_origins", "app", "'app' should be an origin, as in https://app.example.com or https://*.example.com:8443; or * "
          "or null"),
         ("issuers", f"[{SECRET}", "should be a JSON array"),
@@ -253,6 +253,20 @@ def test_a_file_that_is_not_toml_is_named_with_the_place(text: str, told_of: str
     config = tmp_path / "hub.toml"
     config.write_text(text)
     assert told(config=config) == f"{config}{told_of}"
+
+
+def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Notepad and PowerShell write them."""
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / "hub.toml").write_bytes(mark + b'heartbeat = "7s"\n')
+    assert Sources(config=tmp_path / "hub.toml").settings().heartbeat == 7
+    (tmp_path / "env").write_bytes(mark + b"HUB_HEARTBEAT=8s\r\n")
+    assert Sources(env_file=tmp_path / "env").settings().heartbeat == 8
+    (tmp_path / "secret").write_bytes(mark + b"s" * 40 + b"\r\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (f"{tmp_path}/secret", "~/secret"):
+        monkeypatch.setenv("HUB_PUBLISHER_KEY_FILE", path)
+        assert Sources().settings().publisher_key == "s" * 40
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
