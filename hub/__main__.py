@@ -73,9 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:  # before a command could handle it
         sys.exit(130)
-    except OSError as error:  # stdout cannot be written, and Python must not try again at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"skipfilter: {error.strerror}", file=sys.stderr)
+    except OSError as error:
+        if error.filename is None:  # stdout cannot be written, and Python must not try again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"skipfilter: {where}{error.strerror or error}", file=sys.stderr)
         sys.exit(1)
 
 

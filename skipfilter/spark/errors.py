@@ -4,6 +4,7 @@ SkipFilterError
 └── PipelineError          of skipfilter.bulk.errors
     ├── MissingJava        also RuntimeError
     ├── MissingMaster      also RuntimeError
+    ├── MissingSpark       also RuntimeError
     ├── UnfitExecutors     also RuntimeError
     ├── BadInput           also ValueError; of skipfilter.bulk.errors
     │   ├── MissingTable
@@ -21,6 +22,7 @@ __all__ = [
     "BroadcastLimit",
     "MissingJava",
     "MissingMaster",
+    "MissingSpark",
     "MissingTable",
     "PipelineError",
     "UnfitExecutors",
@@ -39,6 +41,10 @@ class MissingJava(PipelineError, RuntimeError):
 
 class MissingMaster(PipelineError, RuntimeError):
     """No standalone master of Spark accepts connections."""
+
+
+class MissingSpark(PipelineError, RuntimeError):
+    """SPARK_HOME names no Spark, or one of another version than PySpark."""
 
 
 class UnfitExecutors(PipelineError, RuntimeError):

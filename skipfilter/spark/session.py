@@ -1,6 +1,6 @@
 """The Spark session of a job.
 
-Java and the master are checked before it starts, and the Python of its executors after.
+Java, SPARK_HOME and the master are checked before it starts, and the Python of its executors after.
 
 spark-submit, spark-defaults.conf, SPARK_REMOTE or `conf` set where Spark runs and what
 it may use.  By default Spark runs on all processors of this machine.
@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.utils import is_remote
 
-from skipfilter.spark.errors import MissingJava, MissingMaster, UnfitExecutors
+from skipfilter.spark.errors import MissingJava, MissingMaster, MissingSpark, UnfitExecutors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,13 +51,16 @@ def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> S
 
     Its time zone is UTC.  `spark.pyspark.python` has the same effect as with
     spark-submit.  Raises MissingJava if Spark needs Java on this machine and finds
-    none, and MissingMaster if no standalone master responds.
+    none, MissingSpark if SPARK_HOME is wrong, and MissingMaster if no standalone master
+    responds.
     """
     builder = SparkSession.builder.appName(app)
     remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
     if "spark.pyspark.python" in conf:  # otherwise only spark-submit reads it
         os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
     master = _master(conf)
+    if master or remote.startswith("local"):
+        require_spark()
     if remote.startswith("local") or master.startswith("local"):
         require_java()
         # Otherwise the workers run the first `python3` on the path.
@@ -131,6 +134,23 @@ def require_java() -> None:
     version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < JAVA:
         raise MissingJava(f"{java} is {output.splitlines()[0] if output else 'not Java'}")
+
+
+def require_spark() -> None:
+    """Raise MissingSpark if SPARK_HOME is set, and names no Spark of PySpark's version.
+
+    Without the variable, Spark is the one that PySpark has in its own package.
+    """
+    home = os.environ.get("SPARK_HOME")
+    if home is None:
+        return
+    remedy = f"unset SPARK_HOME to use the Spark that is in PySpark {pyspark.__version__}"
+    if not Path(home, "bin", "spark-submit").is_file():
+        raise MissingSpark(f"SPARK_HOME is {home!r}, and there is no Spark: {remedy}")
+    for jar in Path(home, "jars").glob("spark-core_*.jar"):
+        version = jar.stem.partition("-core_")[2].partition("-")[2]
+        if version.split(".")[:2] != pyspark.__version__.split(".")[:2]:
+            raise MissingSpark(f"SPARK_HOME is {home!r}, and has Spark {version}: {remedy}")
 
 
 def require_master(master: str) -> None:

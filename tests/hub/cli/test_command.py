@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import typer.main
@@ -211,3 +212,16 @@ def test_output_that_cannot_be_written_is_one_sentence(words: list[str], unbuffe
             check=False,
         )
     assert (ended.returncode, ended.stderr) == (1, "skipfilter: No space left on device\n")
+
+
+def test_an_error_of_a_file_names_it_and_leaves_stdout_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> NoReturn:
+        raise FileNotFoundError(2, "No such file or directory", "/none/file")
+
+    monkeypatch.setattr("hub.__main__._run", fail)
+    monkeypatch.setattr(os, "dup2", fail)
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert (ended.value.code, capsys.readouterr().err) == (1, "skipfilter: /none/file: No such file or directory\n")

@@ -9,10 +9,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
-from skipfilter.spark.errors import MissingJava, MissingMaster
-from skipfilter.spark.session import _master, persisted, require_java, require_master
+from skipfilter.spark.errors import MissingJava, MissingMaster, MissingSpark
+from skipfilter.spark.session import _master, persisted, require_java, require_master, require_spark, spark_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,33 @@ def test_without_java_one_sentence_says_how_to_install_it(monkeypatch: pytest.Mo
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(MissingJava, match=f"there is no java in JAVA_HOME={tmp_path}"):
         require_java()
+
+
+def test_a_spark_home_without_the_spark_of_this_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    require_spark()
+    for home in ("", str(tmp_path)):
+        monkeypatch.setenv("SPARK_HOME", home)
+        with pytest.raises(
+            MissingSpark, match=rf"^SPARK_HOME is '{home}', and there is no Spark: unset SPARK_HOME to use "
+        ):
+            require_spark()
+    for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "MASTER", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(MissingSpark, match="^SPARK_HOME is "):  # before Java starts
+        spark_session("test")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "bin" / "spark-submit").touch()
+    require_spark()
+    jar = tmp_path / "jars" / f"spark-core_2.13-{pyspark.__version__}.jar"
+    jar.touch()
+    require_spark()
+    jar.rename(jar.with_name("spark-core_2.12-3.5.8.jar"))
+    with pytest.raises(MissingSpark, match="and has Spark 3.5.8: unset SPARK_HOME"):
+        require_spark()
 
 
 def test_a_cluster_from_spark_defaults_gets_no_local_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
