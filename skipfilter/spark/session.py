@@ -1,6 +1,7 @@
 """The Spark session of a job.
 
-Java, SPARK_HOME and the master are checked before it starts, and the Python of its executors after.
+Java, SPARK_HOME and the master are checked before it starts, and the Python of its
+executors after.
 
 spark-submit, spark-defaults.conf, SPARK_REMOTE or `conf` set where Spark runs and what
 it may use.  By default Spark runs on all processors of this machine.

@@ -221,7 +221,7 @@ def test_an_error_of_a_file_names_it_and_leaves_stdout_alone(
         raise FileNotFoundError(2, "No such file or directory", "/none/file")
 
     monkeypatch.setattr("hub.__main__._run", fail)
-    monkeypatch.setattr(os, "dup2", fail)
+    monkeypatch.setattr(os, "dup2", lambda *_: fail(None))
     with pytest.raises(SystemExit) as ended:
         main([])
     assert (ended.value.code, capsys.readouterr().err) == (1, "skipfilter: /none/file: No such file or directory\n")

@@ -55,7 +55,7 @@ def test_a_spark_home_without_the_spark_of_this_version_is_refused(
             require_spark()
     for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "MASTER", "SPARK_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(MissingSpark, match="^SPARK_HOME is "):  # before Java starts
+    with pytest.raises(MissingSpark, match=r"^SPARK_HOME is "):  # before Java starts
         spark_session("test")
     (tmp_path / "bin").mkdir()
     (tmp_path / "jars").mkdir()
@@ -65,7 +65,7 @@ def test_a_spark_home_without_the_spark_of_this_version_is_refused(
     jar.touch()
     require_spark()
     jar.rename(jar.with_name("spark-core_2.12-3.5.8.jar"))
-    with pytest.raises(MissingSpark, match="and has Spark 3.5.8: unset SPARK_HOME"):
+    with pytest.raises(MissingSpark, match=r"and has Spark 3\.5\.8: unset SPARK_HOME"):
         require_spark()
 
 
