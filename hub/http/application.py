@@ -130,18 +130,19 @@ class Application:
             raise NotRunning
         settings, add_cors = self.hub.settings, None
         # 2. CORS: answer a preflight request, or add headers to the response.
-        preflight = None
+        preflight, refusal = None, ""
         if self._cors is not None:
             headers = Headers(scope=scope)
             add_cors = partial(self._cors.send, request_headers=headers)
             if scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers:
                 preflight, add_cors = self._cors.preflight_response(headers), None
+                refusal = self._cors.refusal(headers)
         own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens}
         request = Request(own, receive, partial(_send_with_headers, send, add_cors))
         current_request.set(request.logged)
         if preflight is not None:
-            if preflight.status_code >= 400:
-                log.info("request refused by CORS: `cors_origins` does not allow it", status=preflight.status_code)
+            if refusal:
+                log.info(f"request refused by CORS: {refusal}", status=preflight.status_code)
                 self._observer.refused("cors")
             return request.answer(preflight)
         # 3. The target * is the server as a whole, of which there is only one thing to

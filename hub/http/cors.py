@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from starlette.middleware.cors import CORSMiddleware
 
 from hub.protocol.origins import allows_origin
 from hub.protocol.requests import header_values
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -30,9 +31,21 @@ def cors(settings: Settings) -> Cors | None:
         allow_origins=settings.cors_origins,
         allow_credentials="*" not in settings.cors_origins,  # N97
         allow_methods=["GET", "HEAD", "POST", "QUERY"],
-        allow_headers=["Authorization", "Cache-Control", "Content-Type", "If-None-Match", "Last-Event-ID"],  # N99
-        expose_headers=["ETag", "Last-Event-ID", "Link", "Mercure-Last-Event-ID", "WWW-Authenticate"],  # N98
+        allow_headers=_REQUEST_HEADERS,
+        expose_headers=_RESPONSE_HEADERS,
     )
+
+
+_REQUEST_HEADERS: Final = (
+    *("Authorization", "Cache-Control", "Content-Type", "If-None-Match", "Last-Event-ID", "Prefer"),
+    *("Traceparent", "Tracestate", "X-Request-ID"),
+)
+"""What a page may send (N99).  The last line is what a page with tracing adds."""
+_RESPONSE_HEADERS: Final = (
+    *("ETag", "Last-Event-ID", "Link", "Mercure-Last-Event-ID", "Preference-Applied", "Retry-After"),
+    "WWW-Authenticate",
+)
+"""What a page may read (N98)."""
 
 
 def note_unreadable(request: Request, settings: Settings, observer: Observer) -> None:
@@ -56,6 +69,22 @@ class Cors(CORSMiddleware):
     def is_allowed_origin(self, origin: str) -> bool:
         """Return whether a page of `origin` may use the hub."""
         return allows_origin(self.allow_origins, origin)
+
+    def refusal(self, headers: Headers) -> str:
+        """Return why a preflight request is refused, for the log; "" if it is not."""
+        method = headers["access-control-request-method"]
+        asked = headers.get("access-control-request-headers")
+        fields = set() if asked is None else {name.strip().lower() for name in asked.split(",")}
+        others = sorted(fields - set(self.allow_headers))
+        if not self.is_allowed_origin(headers["origin"]):
+            return "`cors_origins` does not allow the page's origin"
+        if method not in self.allow_methods:
+            return f"the hub has no method {shown(method)}"
+        if others:
+            return f"the hub does not take the header field {shown(others[0])}"
+        if "access-control-request-private-network" in headers:
+            return "a public page may not use a hub in a private network"
+        return ""
 
     async def send(self, message: Message, send: Send, request_headers: Headers) -> None:
         """Send the start of a response, with the CORS headers that apply.

@@ -275,6 +275,34 @@ async def test_a_page_that_cors_does_not_allow_is_logged(allowed: tuple[str, ...
     assert preflight["status"] == (400 if allowed else 405)
 
 
+@pytest.mark.parametrize(
+    ("origin", "method", "headers", "cause"),
+    [
+        ("https://evil.example", "POST", "", "`cors_origins` does not allow the page's origin"),
+        ("https://evil.example", "PUT", "x-a", "`cors_origins` does not allow the page's origin"),
+        ("https://app.example", "DELETE", "", "the hub has no method 'DELETE'"),
+        ("https://app.example", "POST", "Authorization, X-Custom,x-b", "the hub does not take the header field 'x-b'"),
+        ("https://app.example", "POST", "X-" + "y" * 99, "the hub does not take the header field 'x-yyy"),
+        ("https://app.example", "POST", "private", "a public page may not use a hub in a private network"),
+    ],
+)
+async def test_the_cause_of_a_refused_preflight_is_logged(
+    origin: str, method: str, headers: str, cause: str, lines: Lines
+) -> None:
+    asked = [("Origin", origin), ("Access-Control-Request-Method", method)]
+    if headers == "private":
+        asked += [("Access-Control-Request-Private-Network", "true")]
+    elif headers:
+        asked += [("Access-Control-Request-Headers", headers)]
+    async with application(cors_origins=["https://app.example"]) as app:
+        assert (await ask(app, "OPTIONS", PATH, asked)).status == 400
+        fine = [("Origin", "https://app.example"), ("Access-Control-Request-Method", "POST")]
+        assert (await ask(app, "OPTIONS", PATH, fine)).status == 200
+    [line] = [line for line in lines.all if line["event"].startswith("request refused")]
+    assert line["event"].startswith(f"request refused by CORS: {cause}")
+    assert len(line["event"]) < 200
+
+
 # -- connections and updates
 
 

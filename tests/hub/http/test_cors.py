@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.datastructures import Headers
 
+from hub import Settings
+from hub.http.cors import cors as cors_of
 from tests.asgi import FORM, PATH, Answer, application, ask, bearer, classic_token, current_token, follow, scope_of
 from tests.wire import Event
 
@@ -68,7 +73,7 @@ async def test_n97_n98_r25_pages_of_listed_origins_may_read_everything_with_cred
             assert answer.headers["access-control-allow-credentials"] == "true"
             assert "origin" in names(answer.headers["vary"])
             assert names(answer.headers["access-control-expose-headers"]) >= {
-                "link", "etag", "mercure-last-event-id", "last-event-id", "www-authenticate",
+                "link", "etag", "mercure-last-event-id", "last-event-id", "www-authenticate", "preference-applied", "retry-after",
             }  # fmt: skip
 
 
@@ -127,7 +132,10 @@ async def preflight(app: Any, method: str, *headers: str, origin: str = PAGE) ->
     return await ask(app, "OPTIONS", PATH, asked)
 
 
-ALLOWED = ["authorization", "cache-control", "content-type", "if-none-match", "last-event-id"]
+ALLOWED = [
+    *("authorization", "cache-control", "content-type", "if-none-match", "last-event-id", "prefer"),
+    *("traceparent", "tracestate", "x-request-id"),
+]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "QUERY"])
@@ -158,6 +166,27 @@ async def test_n99_r25_a_page_may_send_no_other_headers(method: str, header: str
         answer = await preflight(app, method, header)
         assert answer.status == 400
         assert names(answer.headers["access-control-allow-methods"]) == {"get", "head", "post", "query"}
+
+
+@given(
+    origin=st.sampled_from([PAGE, "https://x.family.example", "https://evil.example", "null", "*"]),
+    method=st.sampled_from(["GET", "POST", "QUERY", "get", "DELETE", "", "*"]),
+    asked=st.none()
+    | st.lists(st.sampled_from([*ALLOWED, "Prefer", " x-a", "accept", "Accept-Language", "é", "", "*"])),
+    private=st.booleans(),
+)
+def test_n99_a_preflight_is_refused_if_and_only_if_there_is_a_cause(
+    origin: str, method: str, asked: list[str] | None, private: bool
+) -> None:
+    rules = cors_of(Settings(dev=True, cors_origins=LIST.split()))
+    assert rules is not None
+    fields = {"origin": origin, "access-control-request-method": method}
+    if asked is not None:
+        fields["access-control-request-headers"] = ",".join(asked)
+    if private:
+        fields["access-control-request-private-network"] = "true"
+    headers = Headers(fields)
+    assert (rules.preflight_response(headers).status_code == 200) == (rules.refusal(headers) == "")
 
 
 async def test_n99_n97_a_preflight_for_any_origin_has_no_credentials() -> None:
