@@ -37,6 +37,7 @@ from joserfc import jwk, jws
 from joserfc.errors import JoseError, SecurityWarning
 
 from hub.errors import ConfigurationError, InvalidToken, KeysUnavailable
+from hub.proxies import hint_at_proxy, usable_proxies
 from hub.settings.issuers import Algorithm
 from skipfilter.text import shown
 
@@ -423,15 +424,16 @@ class RemoteKeys:
         self._ttl = ttl
         self._clock = clock
         self._timeout = timeout
-        # No connection is kept open, because fetches are far apart.
-        self._client = httpx2.AsyncClient(
-            follow_redirects=False,
-            timeout=None,
-            limits=httpx2.Limits(max_keepalive_connections=0),
-            # An uncompressed response does not grow, so `_MAX_SET_BYTES` bounds memory
-            # too.
-            headers={"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"},
-        )
+        with usable_proxies():
+            # No connection is kept open, because fetches are far apart.
+            self._client = httpx2.AsyncClient(
+                follow_redirects=False,
+                timeout=None,
+                limits=httpx2.Limits(max_keepalive_connections=0),
+                # An uncompressed response does not grow, so `_MAX_SET_BYTES` bounds
+                # memory too.
+                headers={"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"},
+            )
         # The newest set, even if it is out of date; None before the first one.
         self._keys: TrustedKeys | None = None
         # Why the last fetch failed.
@@ -480,7 +482,7 @@ class RemoteKeys:
         except Exception as error:
             # Any failure: the old set stays in use.
             self._retry_at = self._clock() + _FETCH_PAUSE_SECONDS
-            self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
+            self._failure = f"{type(error).__name__}: {error}".rstrip(": ") + hint_at_proxy(self._url)
             log.warning("cannot fetch keys", keys=self._name, reason=self._failure, old=self._keys is not None)
         finally:
             self._flight = None

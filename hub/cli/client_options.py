@@ -12,6 +12,8 @@ import typer
 from hub.cli.app import CANNOT_BEGIN, FAILED, fail, run
 from hub.client import Client, ClientError, NoAnswer, Unreachable, Unsendable
 from hub.development import DEVELOPMENT_TOKEN, DEVELOPMENT_URL
+from hub.errors import ConfigurationError
+from hub.proxies import hint_at_proxy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -71,7 +73,10 @@ def with_client(url: str, token: str | None, work: Callable[[Client], Awaitable[
     except NoAnswer as error:
         fail(f"{url}: {error}", FAILED)
     except Unreachable:
-        fail(f"{url}: there is no connection to a hub; `skipfilter serve --dev` starts one", FAILED)
+        hint = hint_at_proxy(url) or "; `skipfilter serve --dev` starts one"
+        fail(f"{url}: there is no connection to a hub{hint}", FAILED)
+    except ConfigurationError as error:
+        fail(str(error))
     except Unsendable as error:
         fail(str(error))
     except ClientError as error:

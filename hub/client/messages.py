@@ -13,6 +13,7 @@ import httpx2
 from hub.client.errors import NoAnswer, NotAHub, Refused, Unreachable, Unsendable
 from hub.protocol.data import data_text, require_topics, to_json
 from hub.protocol.updates import require_updates
+from hub.proxies import hint_at_proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -197,4 +198,5 @@ def sending() -> Iterator[None]:
     except httpx2.TimeoutException as error:
         raise NoAnswer("there is no answer") from error
     except httpx2.RequestError as error:
-        raise Unreachable(f"there is no connection to a hub: {error or type(error).__name__}") from error
+        hint = hint_at_proxy(str(error.request.url))
+        raise Unreachable(f"there is no connection to a hub: {error or type(error).__name__}{hint}") from error

@@ -26,6 +26,7 @@ from hub.client.messages import (
     sending,
 )
 from hub.protocol.events import MAX_EVENT
+from hub.proxies import usable_proxies
 from skipfilter.errors import not_copied
 
 if TYPE_CHECKING:
@@ -72,13 +73,14 @@ class SyncClient:
         self._token = token
         self._retry = retry
         self._max_event = max_event
-        self._http = httpx2.Client(
-            timeout=httpx2.Timeout(timeout, read=SILENCE),
-            limits=httpx2.Limits(max_connections=None),  # a subscription keeps one
-            headers=headers,
-            verify=ssl_context or True,
-            transport=transport,
-        )
+        with usable_proxies():
+            self._http = httpx2.Client(
+                timeout=httpx2.Timeout(timeout, read=SILENCE),
+                limits=httpx2.Limits(max_connections=None),  # a subscription keeps one
+                headers=headers,
+                verify=ssl_context or True,
+                transport=transport,
+            )
         self._answer = httpx2.Timeout(timeout)
 
     def __enter__(self) -> Self:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import httpx2
 
 from hub.protocol.events import MAX_EVENT
+from hub.proxies import usable_proxies
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class SparkOptions:
     def open(self, *, read: float = _ANSWER) -> httpx2.Client:
         """Return an HTTP client; `read` is the seconds that it waits for data."""
         # It follows no redirect, which could send the token elsewhere.
-        return httpx2.Client(timeout=httpx2.Timeout(_CONNECT, read=read), verify=_trusted())
+        with usable_proxies():
+            return httpx2.Client(timeout=httpx2.Timeout(_CONNECT, read=read), verify=_trusted())
 
 
 @cache

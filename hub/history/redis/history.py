@@ -23,6 +23,7 @@ its last snapshot.  Replicas receive entries after the answer, so a failover by 
 may lose the newest ones.  A missing key is always detected.  If the server returns to
 an older state, that is detected only if a node was running before and after it.
 `maxmemory-policy` must be noeviction: if one key is evicted, all entries are lost.
+A follower asks the server for its configuration, and logs what loses entries.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import structlog
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import MovedError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base, codec
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
 from hub.history.node import new_node
-from hub.history.redis import scripts
+from hub.history.redis import scripts, server
 from hub.history.redis.url import CONNECT_TIMEOUT, open_client
 from hub.protocol.data import to_json
 from hub.protocol.subscriptions import Present
@@ -63,6 +64,8 @@ TIMEOUT: Final = 5.0
 CONNECTIONS: Final = 16
 """Connections for ordinary calls.  Iterators of `follow`, beats and `leave` have
 others."""
+INFO_SECONDS: Final = 1.0
+"""Seconds in which the server must say how it is configured; it is only for the log."""
 CHECK_SECONDS: Final = 1.0
 """Seconds after which a waiting follower checks that the epoch has not changed."""
 BACK_OFF: Final = 0.05, 2.0
@@ -123,6 +126,7 @@ class RedisHistory:
         self._offset = 0  # the number that this node adds to n
         # The newest entry of each kind that this node knows: published, presence.
         self._anchors = _Anchor(0, b""), _Anchor(0, b"")
+        self._warned: set[str] = set()  # what the log has said of the server
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:
@@ -231,6 +235,7 @@ class RedisHistory:
         """
         end: int | None = None
         failures = 0
+        examined = False  # whether this is still the server whose configuration was looked at
         while True:
             try:
                 if end is not None:
@@ -249,16 +254,39 @@ class RedisHistory:
                 # Log only the first of several failures.
                 if not failures:
                     log.warning("the history is unavailable; following it waits", reason=error.reason)
-                end, failures = None, failures + 1
+                end, failures, examined = None, failures + 1, False
                 first, longest = BACK_OFF
                 await asyncio.sleep(self._random.uniform(first, min(longest, first * 2 ** min(failures, 16))))
                 continue
             if failures:
                 log.info("the history is available; following it continues", failures=failures)
                 failures = 0
+            if not examined:
+                await self._examine()
+                examined = True
             if page:
                 yield page
                 after = page[-1].position
+
+    async def _examine(self) -> None:
+        """Log what in the server's configuration loses entries, each thing once."""
+        warnings = set(server.warnings(await self._info()))
+        for warning in sorted(warnings - self._warned):
+            log.warning(warning, history=self._where)
+        self._warned = warnings
+
+    async def _info(self) -> dict[str, Any]:
+        """Return how the server is configured; empty if it does not say."""
+        try:
+            async with asyncio.timeout(INFO_SECONDS):
+                info: dict[str, Any] = await self._execute("INFO")
+        except NoPermissionError:
+            log.info("the Redis server does not allow INFO, so whether it keeps all entries is not known")
+        except (RedisError, OSError, TimeoutError):  # the next call will say so
+            pass
+        else:
+            return info
+        return {}
 
     # -- presence
 
@@ -355,11 +383,11 @@ class RedisHistory:
                 answer = await self._execute("EVAL", script.text, *rest)
         epoch, last, strays, value, published, *newest, presence, presence_n, presence_mark = answer
         heard = _Anchor(*newest), _Anchor(presence_n, presence_mark)
+        is_lost = 0 < self._epoch < epoch
         # 1. A newer epoch: all earlier positions expire.  At the first reply, there are
         #    none yet.
         if epoch > self._epoch:
-            if self._epoch:
-                log.warning("the history has lost entries; a new epoch begins", epoch=epoch)
+            if is_lost:
                 self._offset += base.EPOCH
             self._epoch, self._anchors = epoch, heard
         # 2. Both anchors were forgotten, so positions of this node may be wrong: they
@@ -376,11 +404,19 @@ class RedisHistory:
             self._anchors = max(self._anchors[0], heard[0]), max(self._anchors[1], heard[1])
         # A reply from an earlier epoch has numbers of that epoch: they need the offset
         # of that time.
-        return _Reply(self._offset if epoch == self._epoch else offset, last, published, presence, value)
+        reply = _Reply(self._offset if epoch == self._epoch else offset, last, published, presence, value)
+        if is_lost:  # at last, because other calls go on while the server is asked
+            clues = server.clues(await self._info())
+            log.warning("the history has lost entries; a new epoch begins", epoch=epoch, **clues)
+        return reply
 
     @contextlib.asynccontextmanager
     async def _reaching(self) -> AsyncIterator[None]:
-        """Turn errors of the server, and a timeout, into HistoryUnavailable."""
+        """Turn errors of the server, and a timeout, into HistoryUnavailable.
+
+        Raises ConfigurationError if no call has succeeded, and the server's
+        configuration is the reason.
+        """
         if self._closed:
             raise HistoryUnavailable(f"{self._where} was closed")
         try:
@@ -388,6 +424,11 @@ class RedisHistory:
                 yield
         except TimeoutError as error:
             raise HistoryUnavailable(f"{self._where} did not answer within {TIMEOUT:g} s") from error
+        except (MovedError, NoPermissionError) as error:
+            reason = f"{self._where}: {server.remedy(error)}"
+            if self._epoch:  # it worked before
+                raise HistoryUnavailable(reason) from error
+            raise ConfigurationError(f"history_url: {reason}") from None
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError):
                 # The server may have become a replica.  Drop the idle connections: new

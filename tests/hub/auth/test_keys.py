@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import gzip
 import json
+import socket
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -961,3 +962,26 @@ def test_v32_a_certificate_is_used_as_a_public_key() -> None:
 def test_the_repr_of_a_key_does_not_show_it() -> None:
     keys = load_key("x", "s" * 40, None)
     assert repr(keys) == "TrustedKeys(name='x', kids=None, expires=inf)"
+
+
+# -- proxies of the environment
+
+
+def test_a_proxy_that_cannot_be_used_prevents_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "socks4://127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match=r"^the proxy in HTTPS_PROXY cannot be used: "):
+        authorizer(issuers=[{"id": ISSUER, "keys": {"jwks_url": "https://auth.example/keys"}}])
+
+
+@pytest.mark.anyio
+async def test_the_failure_of_a_fetch_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:hunter2@127.0.0.1:{bound.getsockname()[1]}")
+        keys = RemoteKeys("x", "https://auth.example/keys", ["ES256"], ttl=300, clock=lambda: 0.0)
+        with capture_logs() as lines, pytest.raises(KeysUnavailable):
+            await keys.current(None)
+    await keys.aclose()
+    [line] = lines
+    assert line["reason"].endswith("; the environment names a proxy for this URL: see HTTPS_PROXY and NO_PROXY")
+    assert "hunter2" not in repr(lines)

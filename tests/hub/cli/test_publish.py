@@ -244,6 +244,31 @@ def test_an_option_comes_before_a_variable(hub: HubProcess, tmp_path: Path) -> N
     assert published(hub, "a", "x", "--token", DEVELOPMENT_TOKEN, HUB_TOKEN="wrong")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "status", "told"),
+    [
+        ("HTTP_PROXY", "http://127.0.0.1:9", 1, "there is no connection to a hub; the environment names a proxy for this URL: "
+         "see HTTP_PROXY and NO_PROXY"),
+        ("ALL_PROXY", "127.0.0.1:9", 1, "there is no connection to a hub; the environment names a proxy for this URL: "
+         "see ALL_PROXY and NO_PROXY"),
+        ("ALL_PROXY", "socks5://127.0.0.1:9", 2, "the proxy in ALL_PROXY cannot be used: Using SOCKS proxy, but the 'socksio' "
+         "package is not installed"),
+        ("http_proxy", "ftp://127.0.0.1:9", 2, "the proxy in HTTP_PROXY cannot be used: Unknown scheme for proxy URL"),
+    ],
+)  # fmt: skip
+def test_a_proxy_of_the_environment_is_named(
+    name: str, value: str, status: int, told: str, shared_hub: HubProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    ended = run("publish", "--dev", "--url", shared_hub.url, "a", "x")
+    assert ended.returncode == status
+    assert told in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
+    if status == 1:
+        assert run("publish", "--dev", "--url", shared_hub.url, "a", "x").returncode == 0
+
+
 def test_another_url_of_the_hub_is_explained(shared_hub: HubProcess) -> None:
     ended = run("publish", "--dev", "--url", f"{shared_hub.origin}/", "a", "x")
     assert ended.returncode == 1

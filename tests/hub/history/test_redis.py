@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import logging
 import random
 import re
 import sys
@@ -16,10 +17,12 @@ from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import hub
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base, codec
 from hub.history import redis as package
@@ -27,6 +30,7 @@ from hub.history.base import EARLIEST, Change, Retention
 from hub.history.redis import history as module
 from hub.history.redis import scripts
 from hub.history.redis.history import RedisHistory
+from hub.history.redis.server import PERMISSIONS
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from skipfilter.text import INSTALL
@@ -36,7 +40,6 @@ from tests.waiting import HANG, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
     from typing import Self
 
     from hub.history.base import Entry
@@ -782,6 +785,145 @@ async def test_a_password_is_never_shown(
     assert at in told
     for secret in "hunter2", "right", "joe":
         assert secret not in told
+
+
+# -- the configuration of the server
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[RedisHistory]:
+    """A history whose keys need not be readable at the end."""
+    log = RedisHistory(url, RETENTION)
+    try:
+        yield log
+    finally:
+        await log.aclose()
+
+
+def said(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if about in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"appendonly": "yes", "maxmemory": "100mb"}, []),
+        ({"appendonly": "yes", "maxmemory": "0", "maxmemory_policy": "allkeys-lru"}, []),
+        ({"appendonly": "no"}, ["append-only file"]),
+        ({"appendonly": "yes", "maxmemory": "100mb", "maxmemory_policy": "volatile-ttl"}, ["policy volatile-ttl"]),
+        ({"maxmemory": "100mb", "maxmemory_policy": "allkeys-lfu"}, ["policy allkeys-lfu", "append-only file"]),
+    ],
+)
+async def test_followers_say_once_what_loses_entries(
+    options: dict[str, str],
+    told: list[str],
+    start_redis: Callable[..., RedisServer],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = start_redis(**options)
+    async with opened(server.url) as log, Follower(log) as one, Follower(log) as other:
+        await append(log, "a")
+        await one.until("a")
+        await other.until("a")
+        if options.get("appendonly") == "yes":  # nothing is lost
+            await asyncio.to_thread(server.restart)
+            await back(log)
+            await append(log, "b")
+            await one.until("b")
+            await other.until("b")
+    lines = said(caplog, "the Redis server")
+    assert len(lines) == len(told)
+    assert all(any(part in line for line in lines) for part in told)
+
+
+async def test_what_changes_in_the_configuration_is_said_when_the_server_is_back(
+    start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_redis(appendonly="yes")
+    async with opened(server.url) as log, Follower(log) as follower:
+        await append(log, "a")
+        await follower.until("a")
+        assert said(caplog, "the Redis server") == []
+        server._options |= {"maxmemory": "100mb", "maxmemory_policy": "allkeys-random"}
+        await asyncio.to_thread(server.restart)
+        await until(lambda: said(caplog, "maxmemory-policy allkeys-random") != [])
+
+
+async def test_the_line_about_lost_entries_has_clues(
+    start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(start_redis(maxmemory="3mb", maxmemory_policy="allkeys-lru").url) as log:
+        for number in range(60):
+            await log.append([update(f"{number}", "x" * 100_000)])
+            if said(caplog, "the history has lost entries"):
+                break
+    [line] = said(caplog, "the history has lost entries; a new epoch begins")
+    for clue in ("allkeys-lru", "evicted_keys", "aof", "master"):
+        assert clue in line
+    assert not re.search(r"evicted_keys\W+0\b", line)
+
+
+async def test_a_node_of_a_cluster_that_has_not_the_keys_is_refused(start_redis: Callable[..., RedisServer]) -> None:
+    ports = [free_port() for _ in range(2)]
+    one, other = (start_redis(cluster_enabled="yes", cluster_port=str(port)) for port in ports)
+    other.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+    one.ask("CLUSTER", "MEET", "127.0.0.1", str(other.port), str(ports[1]))
+    await until(lambda: one._answer("GET", "{mercure}:x").startswith("-MOVED"))
+    await until(lambda: other._answer("GET", "{mercure}:x") == "$-1")
+    told = rf"is a node of a Redis Cluster, and 127\.0\.0\.1:{other.port} has the keys"
+    async with opened(one.url) as log:
+        with pytest.raises(ConfigurationError, match=told):
+            await log.end()
+    async with opened(other.url) as log, Follower(log) as follower:  # the node with the keys works
+        assert ids(await append(log, "a")) == "a"
+        await follower.until("a")
+
+
+async def test_the_permissions_are_all_that_a_history_needs(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert f"`{PERMISSIONS}`" in Path(hub.__file__).with_name("README.md").read_text("utf-8")
+    server.ask("ACL", "SETUSER", "hub", "on", ">pw", *PERMISSIONS.split())
+    url, someone = f"redis://hub:pw@127.0.0.1:{server.port}", Present("s", ())
+    async with opened(url) as log, opened(url) as other:
+        async with Follower(log) as follower:
+            await append(log, "a b")
+            await log.announce([Change(someone, True, [update("c")])])
+            await follower.until("c")
+        assert await other.find("a") == 1
+        assert await other.present() == [someone]
+        assert (await other.stats()).updates == 2
+        assert await other.newest() is not None
+        await log.check()
+        await log.beat()
+        assert await log.prune(max_updates=1, max_bytes=2**30, max_age=0) == 1
+    assert said(caplog, "does not allow INFO") == []
+    assert said(caplog, "append-only file") != []
+
+
+async def test_a_user_without_a_permission_is_refused_with_what_it_needs(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    url = f"redis://some:hunter2@127.0.0.1:{server.port}"
+    for without in ("-evalsha", "resetkeys"):
+        server.ask("ACL", "SETUSER", "some", "reset", "on", ">hunter2", *PERMISSIONS.split(), without)
+        async with opened(url) as log:
+            with pytest.raises(
+                ConfigurationError, match=re.escape(f"the ACL of the user needs {PERMISSIONS}")
+            ) as caught:
+                await log.end()
+        assert "hunter2" not in str(caught.value)
+    server.ask("ACL", "SETUSER", "some", "reset", "on", ">hunter2", *PERMISSIONS.split(), "-info")
+    async with opened(url) as log:
+        async with Follower(log) as follower:
+            await append(log, "a")
+            await follower.until("a")
+            await until(lambda: said(caplog, "does not allow INFO") != [])
+        server.ask("ACL", "SETUSER", "some", "-evalsha")
+        with pytest.raises(HistoryUnavailable) as refused:  # it may be allowed again
+            await log.end()
+        assert "the ACL of the user needs" in refused.value.reason
 
 
 # -- trimming
