@@ -91,8 +91,8 @@ class Authorization:
         origin, allowed = request.origin, self._settings.public_urls
         if allowed and origin not in allowed:
             raise Misdirected(
-                f"{shown(origin)} is not a URL of this hub; a proxy in front of it must pass the Host header on, and "
-                "send the scheme in X-Forwarded-Proto; to use the hub at this URL, too, add it to `public_urls`"
+                f"{shown(origin)} is not a URL of this hub; {_cause(request)}; to use the hub at this URL, too, add it "
+                "to `public_urls`"
             )
         return origin
 
@@ -257,3 +257,15 @@ def _is_no_page(request: Request) -> bool:
     given = header_values(request.headers, b"authorization")
     scheme = given[0].strip().partition(b" ")[0].lower() if given else b""
     return bool(scheme) and scheme not in _BY_THE_BROWSER and not header_values(request.headers, b"origin")
+
+
+def _cause(request: Request) -> str:
+    """Return why a request may have another origin than its client wrote."""
+    for value in header_values(request.headers, b"x-forwarded-proto")[-1:]:
+        scheme = value.decode("latin-1")
+        if not request.origin.startswith(f"{scheme}://"):
+            return (
+                f"the server does not take X-Forwarded-Proto: {shown(scheme)}, which must be http or https alone, and "
+                "from an address in FORWARDED_ALLOW_IPS"
+            )
+    return "a proxy in front of it must pass the Host header on, and send the scheme in X-Forwarded-Proto"

@@ -419,6 +419,12 @@ async def test_t48_r6_a_request_to_another_url_is_misdirected(
             assert "www-authenticate" not in answer.headers
             assert "is not a URL of this hub" in answer.detail
             assert "add it to `public_urls`" in answer.detail
+            assert "a proxy in front of it must pass the Host header on" in answer.detail
+            for ignored in ("https, http", "ftp", "x" * 99):
+                answer = await send(app, request, token, ("host", host), ("x-forwarded-proto", ignored), scheme=scheme)
+                assert f"the server does not take X-Forwarded-Proto: '{ignored[:80]}'" in answer.detail
+            answer = await send(app, request, token, ("host", host), ("x-forwarded-proto", scheme), scheme=scheme)
+            assert "a proxy in front of it must pass the Host header on" in answer.detail
             for fine in ("hub.example", "HUB.example", "hub.example:443"):
                 assert (await send(app, request, token, ("host", fine))).status in (200, 404)
     assert "\x85" not in caplog.text
