@@ -79,12 +79,16 @@ def documented_caddy(directory: Path, port: int, nodes: Sequence[int]) -> Iterat
         yield
 
 
-def readme_location(node: int) -> str:
-    """Return the location of hub/README.md, for a hub on another port."""
+def readme_locations(node: int, passwords: Path) -> tuple[str, str]:
+    """Return the location of hub/README.md, for a hub on another port; and the two
+    locations of a site with passwords.
+    """
     page = (DEPLOY.parents[1] / "hub" / "README.md").read_text("utf-8")
-    [location] = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
-    text: str = location.replace("127.0.0.1:3000", f"127.0.0.1:{node}")
-    return text
+    alone, protected = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+    alone = alone.replace("127.0.0.1:3000", f"127.0.0.1:{node}")
+    lines = alone.partition("{")[2].rpartition("}")[0]
+    protected = protected.replace("# and the lines above", lines).replace("/etc/nginx/htpasswd", str(passwords))
+    return alone, protected
 
 
 @contextlib.contextmanager

@@ -180,7 +180,7 @@ async def test_n41_n43_n44_n48_n49_n50_n51_n52_n53_n96_t54_one_refused_line_refu
 ) -> None:
     good = ['{"topic":"a"}', '{"topic":"a","private":true}']
     async with watched() as hub:
-        for place in range(3):
+        for place in range(line.startswith("\ufeff"), 3):  # a byte order mark before the first line is left out
             for token in ("", current_token(publish=["a"]), current_token()):  # the scope is checked last
                 reply = await hub.post_lines(*good[:place], line, *good[place:], token=token)
                 assert reply.status == 400

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hub.proxies import nginx, readme_location
+from tests.hub.proxies import nginx, readme_locations
 from tests.hub.signing import certified
 from tests.redis_server import free_port
 from tests.waiting import HANG
@@ -43,7 +43,7 @@ async def test_nginx_passes_on_the_port_of_a_public_url(start_hub: Callable[...,
     hub = start_hub(HUB_PUBLIC_URLS=f"https://localhost:{port}")
     url = f"https://localhost:{port}{PATH}"
     own, key = certified(tmp_path)
-    lines = f"ssl_certificate {own}; ssl_certificate_key {key};\n{readme_location(hub.port)}"
+    lines = f"ssl_certificate {own}; ssl_certificate_key {key};\n{readme_locations(hub.port, tmp_path)[0]}"
     with nginx(tmp_path, port, f"server {{ listen 127.0.0.1:{port} ssl http2; {lines} }}"):
         for version, name in (("--http1.1", b"1.1"), ("--http2", b"2")):
             async with curl(version, "-i", f"{url}?topic=a") as stream:
@@ -60,3 +60,25 @@ async def test_nginx_passes_on_the_port_of_a_public_url(start_hub: Callable[...,
             # Another host, or the same one without its port, is not this hub.
             async with curl(version, "-H", "Host: localhost", "-w", "%{http_code}", "-o", "/dev/null", url) as answer:
                 assert await answer.read() == b"421"
+
+
+async def test_the_password_of_a_site_leaves_out_the_hub(start_hub: Callable[..., HubProcess], tmp_path: Path) -> None:
+    port = free_port()
+    hub = start_hub(HUB_PUBLIC_URLS=f"https://localhost:{port}")
+    url = f"https://localhost:{port}"
+    passwords = tmp_path / "passwords"
+    passwords.write_text("alice:{PLAIN}secret\n")
+    own, key = certified(tmp_path)
+    lines = f"ssl_certificate {own}; ssl_certificate_key {key};\n{readme_locations(hub.port, passwords)[1]}"
+    with nginx(tmp_path, port, f"server {{ listen 127.0.0.1:{port} ssl; root {tmp_path}; {lines} }}"):
+
+        async def status(*arguments: str) -> bytes:
+            async with curl("-w", "%{http_code}", "-o", "/dev/null", *arguments) as answer:
+                return await answer.read()
+
+        assert await status(f"{url}/passwords") == b"401"
+        assert await status("-u", "alice:secret", f"{url}/passwords") == b"200"
+        token = ": ".join(bearer(hub.token))
+        assert await status("-H", token, "-d", "topic=a", f"{url}{PATH}") == b"200"
+        async with curl("-u", "alice:secret", "-d", "topic=a", f"{url}{PATH}") as answer:
+            assert b"let it leave out the path of the hub" in await answer.read()
