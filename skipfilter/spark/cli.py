@@ -64,8 +64,23 @@ Url = Annotated[
         help="The URL against which relative URL Patterns are resolved; by default the hub's.",
     ),
 ]
-From = Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day of updates.")]
-To = Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day of updates.")]
+
+
+def _not_before_first(context: typer.Context, last: datetime | None) -> datetime | None:
+    """Return `last` unchanged.  Raises BadParameter if the first day comes after it."""
+    first = context.params.get("first")
+    if first is not None and last is not None and last < first:
+        raise typer.BadParameter(f"{last:%Y-%m-%d} is before the first day, {first:%Y-%m-%d}")
+    return last
+
+
+From = Annotated[
+    datetime | None, typer.Option("--from", is_eager=True, formats=["%Y-%m-%d"], help="The first day of updates.")
+]
+To = Annotated[
+    datetime | None,
+    typer.Option("--to", callback=_not_before_first, formats=["%Y-%m-%d"], help="The last day of updates."),
+]
 ByOption = Annotated[
     Literal["time", "position"] | None,
     typer.Option(

@@ -189,6 +189,19 @@ def test_a_job_that_fails_loses_nothing(spark: SparkSession, day: Path, tmp_path
         spark.conf.unset(codec)
 
 
+@pytest.mark.parametrize(
+    "job", [["match", "none"], ["report", "none"], ["audit", "none", "topic"]], ids=lambda job: job[0]
+)
+def test_a_period_that_ends_before_it_begins_is_refused_before_spark_starts(
+    job: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "spark_session", None)
+    for period in (["--from", "2026-11-28", "--to", "2026-11-20"], ["--to", "2026-11-20", "--from", "2026-11-28"]):
+        result = run(*job, *period)
+        assert result.exit_code == 2
+        assert "'--to': 2026-11-20 is before the first day, 2026-11-28" in result.stderr
+
+
 def test_a_missing_or_wrongly_typed_column_is_reported_with_its_file(spark: SparkSession, tmp_path: Path) -> None:
     result = run("index", tmp_path / "nowhere")
     assert result.exit_code == 1
