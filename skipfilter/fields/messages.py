@@ -143,7 +143,9 @@ class _Reader:
     def _read(self, path: str, value: object, depth: int) -> None:
         """Read what is in the field `path`."""
         values = self._fields.setdefault(path, [])
-        if isinstance(value, Mapping):
+        if type(value) in _SIMPLE:
+            values.append(value)
+        elif isinstance(value, Mapping):
             self._read_mapping(f"{path}.", value, depth + 1)
         elif isinstance(value, (list, set)):
             self._take(len(value))
