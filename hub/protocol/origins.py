@@ -9,7 +9,10 @@ null                        pages without an origin, such as files
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
+
+from ada_url import URL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +28,24 @@ def normal_origin(scheme: str, authority: str) -> str:
     'https://hub.example.com'
     """
     return f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}"
+
+
+def parse_origin(text: str) -> str | None:
+    """Return an origin that a person has written as a browser writes it, or None if it
+    is something else.
+
+    The host may begin with `*.`.
+
+    >>> parse_origin("https://München.example:443")
+    'https://xn--mnchen-3ya.example'
+    """
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://(\*\.)?[^\s/?#@*\\]+", text) is None:
+        return None
+    try:
+        url = URL(text)
+    except ValueError:
+        return None
+    return f"{url.protocol}//{url.host}"
 
 
 def allows_origin(allowed: Iterable[str], origin: str) -> bool:

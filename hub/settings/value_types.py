@@ -6,9 +6,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
-from ada_url import URL
 from pydantic import AfterValidator, BeforeValidator
 
+from hub.protocol.origins import parse_origin
 from hub.settings.quantities import DAY, Unit, duration, parse_duration, parse_size, size
 
 if TYPE_CHECKING:
@@ -26,23 +26,10 @@ def as_list(value: object) -> object:
     return tuple(items) if isinstance(items, list) else items
 
 
-def _as_browsers_write(text: str) -> str | None:
-    """Return a scheme and a host as they are in an Origin header, or None if the text
-    is something else: the host in ASCII and lower case, without the default port.
-    """
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://(\*\.)?[^\s/?#@*\\]+", text) is None:
-        return None
-    try:
-        url = URL(text)
-    except ValueError:
-        return None
-    return f"{url.protocol}//{url.host}"
-
-
 def _origin(text: str) -> str:
     if text in ("*", "null") or re.fullmatch(r"[a-z][a-z0-9+.-]*://", text):
         return text
-    origin = _as_browsers_write(text)
+    origin = parse_origin(text)
     if origin is None:
         as_in = "https://app.example.com or https://*.example.com:8443"
         raise ValueError(f"should be an origin, as in {as_in}; or * or null")
@@ -50,7 +37,7 @@ def _origin(text: str) -> str:
 
 
 def _public_url(text: str) -> str:
-    origin = _as_browsers_write(text)
+    origin = parse_origin(text)
     if origin is None or "*" in origin or not origin.startswith(("http://", "https://")):
         raise ValueError("should be a scheme and a host, as in https://hub.example.com, without a path")
     return origin
