@@ -15,10 +15,10 @@ from hub.client.messages import (
     IDENTITY,
     LINES,
     MAX_REFUSAL,
-    SILENCE,
     aparts_of,
     aread,
     form_of,
+    http_options,
     id_in,
     ids_in,
     lines_of,
@@ -53,7 +53,8 @@ class Client:
     network.
 
     Its methods raise `Refused` if the hub refuses a request, `Unreachable` if there is
-    no connection, and `Unsendable` if a text has a wrong character.
+    no connection, and `Unsendable` if a text has a wrong character.  The constructor
+    raises `ConfigurationError` if the environment names a proxy that cannot be used.
     """
 
     __reduce__ = not_copied
@@ -75,13 +76,7 @@ class Client:
         self._retry = retry
         self._max_event = max_event
         with usable_proxies():
-            self._http = httpx2.AsyncClient(
-                timeout=httpx2.Timeout(timeout, read=SILENCE),
-                limits=httpx2.Limits(max_connections=None),  # a subscription keeps one
-                headers=headers,
-                verify=ssl_context or True,
-                transport=transport,
-            )
+            self._http = httpx2.AsyncClient(**http_options(timeout, headers, ssl_context), transport=transport)
         self._answer = httpx2.Timeout(timeout)
 
     async def __aenter__(self) -> Self:

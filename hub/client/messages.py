@@ -16,7 +16,8 @@ from hub.protocol.updates import require_updates
 from hub.proxies import hint_at_proxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    import ssl
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from hub.protocol.data import Data
@@ -184,6 +185,16 @@ def retry_after(headers: httpx2.Headers) -> float:
     """Return the seconds of `Retry-After`, up to a minute; 0 if there is none."""
     text = headers.get("Retry-After", "")
     return min(60.0, float(text)) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
+
+
+def http_options(timeout: float, headers: Mapping[str, str] | None, context: ssl.SSLContext | None) -> dict[str, Any]:
+    """Return what the client of httpx2 needs; see `Client`."""
+    return {
+        "timeout": httpx2.Timeout(timeout, read=SILENCE),
+        "limits": httpx2.Limits(max_connections=None),  # a subscription keeps one
+        "headers": headers,
+        "verify": context or True,
+    }
 
 
 @contextmanager

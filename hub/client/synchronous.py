@@ -14,8 +14,8 @@ from hub.client.messages import (
     IDENTITY,
     LINES,
     MAX_REFUSAL,
-    SILENCE,
     form_of,
+    http_options,
     id_in,
     ids_in,
     lines_of,
@@ -52,7 +52,8 @@ class SyncClient:
 
     Threads may share a client.  Its methods raise `Refused` if the hub refuses a
     request, `Unreachable` if there is no connection, and `Unsendable` if a text has a
-    wrong character.
+    wrong character.  The constructor raises `ConfigurationError` if the environment
+    names a proxy that cannot be used.
     """
 
     __reduce__ = not_copied
@@ -74,13 +75,7 @@ class SyncClient:
         self._retry = retry
         self._max_event = max_event
         with usable_proxies():
-            self._http = httpx2.Client(
-                timeout=httpx2.Timeout(timeout, read=SILENCE),
-                limits=httpx2.Limits(max_connections=None),  # a subscription keeps one
-                headers=headers,
-                verify=ssl_context or True,
-                transport=transport,
-            )
+            self._http = httpx2.Client(**http_options(timeout, headers, ssl_context), transport=transport)
         self._answer = httpx2.Timeout(timeout)
 
     def __enter__(self) -> Self:
