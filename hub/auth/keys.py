@@ -26,7 +26,6 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -39,6 +38,7 @@ from joserfc.errors import JoseError, SecurityWarning
 from hub.errors import ConfigurationError, InvalidToken, KeysUnavailable
 from hub.proxies import hint_at_proxy, usable_proxies
 from hub.settings.issuers import Algorithm
+from hub.settings.secret_files import read_bounded, read_secret
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def read_key(name: str, value: str) -> str:
             raise ConfigurationError(f"{name}: this is a URL, not a key; only a key set has a URL: set jwks_url")
         return value
     try:
-        text = _read_file(Path(value[1:]), _MAX_KEY_BYTES).decode("utf-8-sig")
+        return read_secret(value[1:], _MAX_KEY_BYTES)
     # The text of an OSError has the path, and that of a UnicodeError a byte of the key.
     except OSError as error:
         reason = error.strerror
@@ -206,18 +206,7 @@ def read_key(name: str, value: str) -> str:
         reason = "it is not UTF-8"
     except ValueError as error:
         reason = str(error)
-    else:
-        return text.removesuffix("\n").removesuffix("\r")
     raise ConfigurationError(f"{name}: the file after the @ cannot be read: {reason}")
-
-
-def _read_file(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a file.  Raises ValueError if it is too large."""
-    with open(os.path.expanduser(path), "rb") as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise ValueError(f"it is larger than {max_bytes} bytes")
-    return content
 
 
 def _is_file(path: str) -> bool:
@@ -391,7 +380,7 @@ def _parse_public_key(entry: Any) -> jwk.Key | None:
 def _read_key_set(name: str, url: str, algorithms: Iterable[str]) -> TrustedKeys:
     """Return the keys in a file that fit; raise ConfigurationError if none does."""
     try:
-        text = _read_file(Path(url2pathname(urlsplit(url).path)), _MAX_SET_BYTES)
+        text = read_bounded(url2pathname(urlsplit(url).path), _MAX_SET_BYTES)
         keys = parse_key_set(name, text, algorithms)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{name}: {url}: {error}") from None

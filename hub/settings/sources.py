@@ -27,6 +27,7 @@ from pydantic_settings import (
 )
 
 from hub.errors import ConfigurationError
+from hub.settings.secret_files import read_secret
 from hub.settings.settings import SECRETS, SERVER_HISTORY, Settings
 from hub.settings.texts import with_names
 from hub.settings.variable_names import (
@@ -197,16 +198,14 @@ def _secret(name: str, path: str) -> str:
 
     Raises ConfigurationError, without the content, if the file cannot be read.
     """
+    if not path:
+        raise _Named(f"{name} is empty: it should be the path of a file")
     try:
-        if not path:
-            raise _Named(f"{name} is empty: it should be the path of a file")
-        with open(os.path.expanduser(path), "rb") as file:
-            content = file.read(_MAX_SECRET_BYTES + 1)
-        if len(content) > _MAX_SECRET_BYTES:
-            raise _Named(f"{name}: {path} has more than {_MAX_SECRET_BYTES:,} bytes")
-        return content.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
+        return read_secret(path, _MAX_SECRET_BYTES)
     except OSError as error:
         reason = error.strerror
     except UnicodeError:
         reason = "this is not UTF-8"
+    except ValueError:
+        raise _Named(f"{name}: {path} has more than {_MAX_SECRET_BYTES:,} bytes") from None
     raise _Named(f"{name}: {path}: {reason}")
