@@ -100,6 +100,9 @@ class RedisHistory:
 
     There may be 1/256 more of each kind, so that not every append must forget.  All
     nodes of a hub need the same `name`, with which all keys begin.
+
+    The first use raises ConfigurationError if the server can never serve: it is a node
+    of a Cluster without the keys, or does not allow what a history needs.
     """
 
     has_time_limits = True
