@@ -647,7 +647,9 @@ async def test_a_removed_file_is_replaced_by_a_new_history_in_a_new_epoch(path: 
         pages = log.follow(2)
         waiting = asyncio.ensure_future(anext(pages))
         await asyncio.sleep(0)
-        for file in sqlite_file.files_of(path):
+        # The file itself comes last: the follower may notice its loss at once, and make
+        # all of them again.
+        for file in reversed(sqlite_file.files_of(path)):
             os.rename(file, file + ".gone")
         with pytest.raises(PositionExpired):
             await asyncio.wait_for(waiting, HANG)
