@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -30,12 +30,15 @@ from pyspark.sql.utils import is_remote
 from skipfilter.spark.errors import MissingJava, MissingMaster, MissingSpark, UnfitExecutors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
 JAVA: Final = 17
 """The oldest version of Java on which Spark runs."""
+
+MICROSECONDS: Final = "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
+"""The setting that makes Spark write timestamps to Parquet as microseconds in UTC."""
 
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -50,10 +53,11 @@ def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> S
 
     Takes some seconds if it starts Java.
 
-    Its time zone is UTC.  `spark.pyspark.python` has the same effect as with
-    spark-submit.  Raises MissingJava if Spark needs Java on this machine and finds
-    none, MissingSpark if SPARK_HOME is wrong, and MissingMaster if no standalone master
-    responds.
+    Its time zone is UTC, and it writes timestamps to Parquet as microseconds in UTC:
+    Spark's default has no zone for most other readers.  `spark.pyspark.python` has the
+    same effect as with spark-submit.  Raises MissingJava if Spark needs Java on this
+    machine and finds none, MissingSpark if SPARK_HOME is wrong, and MissingMaster if no
+    standalone master responds.
     """
     builder = SparkSession.builder.appName(app)
     remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
@@ -73,6 +77,7 @@ def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> S
         require_master(master)
     session = builder.config(map=dict(conf)).getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set(*MICROSECONDS)
     return session
 
 
@@ -81,13 +86,20 @@ def persisted(frame: DataFrame) -> DataFrame:
 
     Without the setting, Spark makes 200.
     """
-    conf = frame.sparkSession.conf
-    before = conf.get(_FEW_PARTITIONS, "false") or "false"
-    conf.set(_FEW_PARTITIONS, "true")
-    try:
+    with setting(frame.sparkSession, "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning", "true"):
         return frame.persist()
+
+
+@contextmanager
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Have `value` for a setting of the session during a `with` statement."""
+    before = spark.conf.get(name)
+    assert before is not None  # every setting that is used here has a default
+    spark.conf.set(name, value)
+    try:
+        yield
     finally:
-        conf.set(_FEW_PARTITIONS, before)
+        spark.conf.set(name, before)
 
 
 def forget(frame: DataFrame) -> None:
@@ -97,9 +109,6 @@ def forget(frame: DataFrame) -> None:
     """
     with suppress(PySparkException, Py4JError, ConnectionError):
         frame.unpersist()
-
-
-_FEW_PARTITIONS: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
 
 def _master(conf: Mapping[str, str]) -> str:

@@ -20,7 +20,6 @@ from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -29,6 +28,8 @@ from pyspark.sql.types import StructType
 
 from skipfilter.spark.console import say
 from skipfilter.spark.errors import BadInput, MissingTable, PipelineError
+from skipfilter.spark.session import MICROSECONDS, setting
+from skipfilter.spark.tables.leftovers import has_ended, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,17 +58,27 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
             return spark.createDataFrame([], schema)
         if error.getCondition() == "PATH_NOT_FOUND":
             raise MissingTable(f"{path}: the table does not exist") from None
+        if "(NANOS," in str(error):
+            raise BadInput(f"{path}: Spark reads no timestamps in nanoseconds: {IN_MICROSECONDS}") from None
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
     for field in schema:
         expected = field.dataType.simpleString()
         if field.name not in found and not field.nullable:
             raise BadInput(f"{path}: it has no column {field.name} of type {expected}")
         if found.get(field.name, expected) != expected:
-            raise BadInput(f"{path}: column {field.name} is {found[field.name]}, not {expected}")
+            remedy = f": {IN_MICROSECONDS}" if expected == "timestamp" else ""
+            raise BadInput(f"{path}: column {field.name} is {found[field.name]}, not {expected}{remedy}")
     # Spark takes the columns from one of the files, and others may have more.
     if missing := [field for field in schema if field.name not in found]:
         table = spark.read.schema(StructType([*table.schema, *missing])).parquet(path)
     return table.select(*map(_checked, schema))
+
+
+IN_MICROSECONDS: Final = (
+    'write them in microseconds with the time zone UTC, in pyarrow as timestamp("us", "UTC"), and in polars as '
+    'Datetime("us", "UTC")'
+)
+"""What to do about timestamps of another type."""
 
 
 def _checked(field: StructField) -> Column:
@@ -109,11 +120,15 @@ def write(
     In a classic session, the rows are written to `.NAME.new-ID` beside the table.  Then
     the old rows are moved to `.NAME.old-ID` and the new rows to the table.  A failed
     move is undone.  The old rows are deleted last.  If the driver is killed between two
-    moves, these three directories together have all old and all new rows.
+    moves, these three directories together have all old and all new rows.  The next
+    write on the same machine removes what a killed one has left, as soon as its rows
+    are not needed.
 
     In an object store, a move is a copy, which can stop halfway.  A line on standard
     error warns of it before the first move.  If a copy stops halfway, nothing is
     deleted, and the error names the three directories.
+
+    Timestamps are written as microseconds in UTC, whatever the session's setting is.
 
     Several jobs may write different days of one table at the same time.  If they write
     the same day, one of them fails.
@@ -131,13 +146,14 @@ def write(
     writer = table.write.mode("overwrite").format(format).options(**options)
     if by_day:
         writer = writer.partitionBy("dt")
-    if isinstance(spark, SparkSession):
-        _replace(_Store(spark, path), path, writer.save, days if ranged else None)
-        spark.catalog.refreshByPath(path)  # otherwise a cached table would read files that were moved
-    elif by_day:
-        _overwrite_days(spark, table, path, writer, days)
-    else:
-        _overwrite(spark, table, path, format, options)
+    with setting(spark, *MICROSECONDS):
+        if isinstance(spark, SparkSession):
+            _replace(_Store(spark, path), path, writer.save, days if ranged else None)
+            spark.catalog.refreshByPath(path)  # otherwise a cached table would read files that were moved
+        elif by_day:
+            _overwrite_days(spark, table, path, writer, days)
+        else:
+            _overwrite(spark, table, path, format, options)
 
 
 def write_page(spark: SparkSession, html: str, directory: str) -> str:
@@ -275,7 +291,8 @@ def _replace(store: _Store, path: str, create: Callable[[str], None], days: Days
     `create` gets another path and writes there.  Raises PipelineError if the moves can
     neither be finished nor undone.
     """
-    id = uuid4().hex
+    _remove_leftovers(store, path, lambda _: False)
+    id = new_id()
     new, old = _beside(path, f"new-{id}"), _beside(path, f"old-{id}")
     existed = store.exists(path)
     begun: list[tuple[str, str]] = []
@@ -311,6 +328,24 @@ def _replace(store: _Store, path: str, create: Callable[[str], None], days: Days
             store.remove(left)
         except Exception as error:
             say(f"{path}: it is written, but {left} could not be removed: {error}")
+    _remove_leftovers(store, path, lambda name: days is None or bool(_days_within([name], days)))
+
+
+def _remove_leftovers(store: _Store, path: str, is_replaced: Callable[[str], bool]) -> None:
+    """Remove what killed jobs have left beside `path`, if its rows are not needed.
+
+    Old rows are needed if the job was killed during its moves, unless others have
+    replaced them since: then `is_replaced` is true for the names of their directories.
+    """
+    directory, slash, name = path.rstrip("/").rpartition("/")
+    with suppress(Exception):  # there is no directory yet, or somebody else removes them
+        names = set(store.names(directory or slash or "."))
+        for id in {found[len(name) + 6 :] for found in names if found.startswith((f".{name}.new-", f".{name}.old-"))}:
+            new, old = (_beside(path, f"{kind}-{id}") for kind in ("new", "old"))
+            is_kept = f".{name}.old-{id}" in names and not all(map(is_replaced, store.names(old)))
+            if has_ended(id) and not is_kept:
+                store.remove(new)
+                store.remove(old)
 
 
 def _moves(store: _Store, path: str, new: str, old: str, days: Days | None) -> list[tuple[str, str]]:
@@ -375,7 +410,7 @@ def _overwrite(spark: SparkSession, table: DataFrame, path: str, format: str, op
     If there is an old table, the rows are first written beside it.  So they are not
     lost if the write over the old table fails.
     """
-    new = _beside(path, f"new-{uuid4().hex}")
+    new = _beside(path, f"new-{new_id()}")
     replaces = bool(_files_in(spark, path))
     if replaces:
         # The plan may read the table that is about to be overwritten.

@@ -220,7 +220,10 @@ def test_a_missing_or_wrongly_typed_column_is_reported_with_its_file(spark: Spar
         f"{tmp_path}/sessions",
     )
     result = run("index", tmp_path)
-    assert f"{tmp_path}/sessions: column connected_from is string, not timestamp\n" in result.stderr
+    assert (
+        f"{tmp_path}/sessions: column connected_from is string, not timestamp: write them in microseconds"
+        in result.stderr
+    )
 
 
 def test_a_null_is_reported_with_file_row_and_column(spark: SparkSession, tmp_path: Path) -> None:

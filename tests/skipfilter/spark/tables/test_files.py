@@ -4,16 +4,24 @@ Spark.
 
 from __future__ import annotations
 
+import re
 import shutil
-from datetime import date
+import subprocess
+import sys
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField, StructType, TimestampType
 
-from skipfilter.spark.errors import PipelineError
+from skipfilter.spark.errors import BadInput, PipelineError
+from skipfilter.spark.session import setting
 from skipfilter.spark.tables import files
+from skipfilter.spark.tables.leftovers import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -300,6 +308,92 @@ def test_leftovers_that_cannot_be_removed_are_reported_and_the_table_is_written(
     assert there(spark, f"{tmp_path}/table") == [(2, 2)]
     [old] = tmp_path.glob(".table.old-*")
     assert f"{tmp_path}/table: it is written, but {old} could not be removed" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def killed() -> str:
+    """The id of a process that has ended."""
+    made = "from skipfilter.spark.tables.leftovers import new_id; print(new_id())"
+    return subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def beside(path: Path) -> set[str]:
+    return {found.name for found in path.iterdir() if found.name.startswith(".table")}
+
+
+def leave(path: Path, kind: str, id: str, *names: str) -> None:
+    for name in names or ("part-0",):
+        (path / f".table.{kind}-{id}" / name).mkdir(parents=True)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_what_a_job_left_that_was_killed_in_its_write_is_removed_by_the_next(
+    spark: SparkSession, tmp_path: Path, way: dict[str, Any], killed: str
+) -> None:
+    running, elsewhere = new_id(), f"00000000-{killed.partition('-')[2]}"
+    for id in (killed, running, elsewhere, "6c8ba0cbd5bd4e1c8ba0cbd5bd4e1c11"):
+        leave(tmp_path, "new", id)
+    (tmp_path / f".table.old-{killed}").mkdir()
+    files.write(dated(spark, (2, 2)), f"{tmp_path}/table", **way)
+    left = {f".table.new-{id}" for id in (running, elsewhere, "6c8ba0cbd5bd4e1c8ba0cbd5bd4e1c11")}
+    assert beside(tmp_path) == left
+    assert there(spark, f"{tmp_path}/table") == [(2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("way", "day", "stays"),
+    [
+        (WAYS["a range of days"], "dt=2026-01-02", False),
+        (WAYS["a range of days"], "dt=2026-01-04", True),
+        (WAYS["all days"], "dt=2026-01-04", False),
+        (WAYS["a table without days"], "part-0", False),
+    ],
+)
+def test_old_rows_of_a_job_that_was_killed_in_its_moves_stay_until_others_replace_them(
+    spark: SparkSession, tmp_path: Path, way: dict[str, Any], day: str, stays: bool, killed: str
+) -> None:
+    leave(tmp_path, "new", killed, day)
+    leave(tmp_path, "old", killed, day)
+    both = beside(tmp_path)
+    # They are needed as long as the next job has not replaced their rows.
+    with pytest.raises(Fails):
+        files._replace(files._Store(spark, f"{tmp_path}/table"), f"{tmp_path}/table", raises, way.get("days"))
+    assert beside(tmp_path) == both
+    files.write(dated(spark, (2, 2)), f"{tmp_path}/table", **way)
+    assert beside(tmp_path) == (both if stays else set())
+
+
+@pytest.mark.parametrize("zone", ["TIMESTAMP_MICROS", "INT96"])
+def test_timestamps_are_microseconds_in_utc_whatever_the_setting_of_the_session(
+    spark: SparkSession, tmp_path: Path, zone: str
+) -> None:
+    with setting(spark, "spark.sql.parquet.outputTimestampType", zone):
+        files.write(spark.sql("SELECT timestamp'2026-01-02 03:04:05.678901+00:00' AS ts"), f"{tmp_path}/table")
+        assert spark.conf.get("spark.sql.parquet.outputTimestampType") == zone
+    [moment] = parquet.read_table(tmp_path / "table").column("ts").combine_chunks()
+    assert moment.type == pa.timestamp("us", "UTC")
+    assert moment.as_py() == datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+
+
+@pytest.mark.parametrize(
+    ("type", "fault"),
+    [
+        (pa.timestamp("ns", "UTC"), "Spark reads no timestamps in nanoseconds: write them in microseconds"),
+        (pa.timestamp("ns"), "Spark reads no timestamps in nanoseconds: write them in microseconds"),
+        (pa.timestamp("us"), "column ts is timestamp_ntz, not timestamp: write them in microseconds with"),
+    ],
+)
+def test_timestamps_that_cannot_be_read_are_refused_with_the_remedy(
+    spark: SparkSession, tmp_path: Path, type: pa.DataType, fault: str
+) -> None:
+    path, schema = tmp_path / "table.parquet", StructType([StructField("ts", TimestampType())])
+    times = pa.array([datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)]).cast(pa.timestamp("us"))
+    parquet.write_table(pa.table({"ts": times.cast(type)}), path)
+    with pytest.raises(BadInput, match=re.escape(f"{path}: {fault}")):
+        files.read(spark, str(path), schema)
+    # The remedy.
+    parquet.write_table(pa.table({"ts": times.cast(type).cast(pa.timestamp("us", "UTC"))}), path)
+    assert files.read(spark, str(path), schema).select(F.unix_micros("ts")).collect() == [(1767323045678901,)]
 
 
 def test_an_impossible_day_is_refused_and_not_dropped(spark: SparkSession, tmp_path: Path) -> None:
