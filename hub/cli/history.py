@@ -166,7 +166,8 @@ def import_log(
 ) -> None:
     """Append exported updates to a history.
 
-    The updates keep their ids and times.  A file is checked first: if it has an error,
+    The updates keep their ids and times, and presence updates stay apart from the
+    others.  A file is checked first: if it has an error,
     nothing is imported.  The history must be empty unless --append is given.
 
     A hub that runs on the history sends all imported updates as if they were new, and
@@ -185,9 +186,9 @@ def import_log(
                 if not append and await log.newest() is not None:
                     raise ConfigurationError("the history already has updates: use --append to add to them")
                 if file != "-":
-                    for number, (share, _) in enumerate(transfer.read(name, chosen, source)):
+                    for number, found in enumerate(transfer.read(name, chosen, source)):
                         if number % transfer.BATCH_UPDATES == 0:
-                            note(transfer.Step(0, share))
+                            note(transfer.Step(0, found.share))
                     source.seek(0)
                 return await transfer.load(log, transfer.read(name, chosen, source), note=note)
 

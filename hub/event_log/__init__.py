@@ -7,7 +7,8 @@
     DIR/lock            locked by the node that writes the updates
 
     {"hub":…,"epoch":…,"position":7,"time":ms,"id":…,"topics":[…],"private":false,
-     "type":null,"retry":null,"data_bytes":12}          with "data" if that is turned on
+     "type":null,"retry":null,"data_bytes":12,"presence":false}
+                                                        with "data" if that is turned on
     {"event":"connect","hub":…,"epoch":…,"node":…,"number":3,"subscriber":…,
      "selectors":[{"type":…,"pattern":…}],"authorised":[…],"time":µs,"after":5}
     {"event":"disconnect","node":…,"number":3,"time":µs,"until":9,"clean":true}

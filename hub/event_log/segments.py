@@ -136,11 +136,11 @@ class Directory:
         record = codec.record(entry)
         data = record.pop("data")
         size = len(data.encode("utf-8"))
+        is_presence = entry.update.topics[0].startswith(subscriptions_path(self._settings.path) + "/")
         update = {"hub": self._settings.url, "epoch": epoch} | record
-        update |= {"position": own_position(entry.position), "data_bytes": size}
+        update |= {"position": own_position(entry.position), "data_bytes": size, "presence": is_presence}
         # Presence updates contain claims of their subscribers' tokens, so never their
         # data.
-        is_presence = entry.update.topics[0].startswith(subscriptions_path(self._settings.path) + "/")
         if self._settings.event_log_data and not is_presence:
             update["data"] = data
         return update

@@ -49,7 +49,7 @@ from hub.errors import PositionExpired
 from hub.protocol import events
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Container, Iterable, Sequence
 
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
@@ -124,13 +124,22 @@ class Retention:
 class Page(list[Entry]):
     """Consecutive entries; only forgotten presence updates are missing between them.
 
+    `presence` has the positions of those entries that are presence updates.
     `forgotten` is the position of the newest presence update that was forgotten when
     the page was read.  `full` is whether the page ends at a multiple of PAGE_ENTRIES,
     so that all readers who read it later get the same entries.
     """
 
-    def __init__(self, entries: Iterable[Entry] = (), *, forgotten: int = 0, full: bool = False) -> None:
+    def __init__(
+        self,
+        entries: Iterable[Entry] = (),
+        *,
+        presence: frozenset[int] = frozenset(),
+        forgotten: int = 0,
+        full: bool = False,
+    ) -> None:
         super().__init__(entries)
+        self.presence = presence
         self.forgotten = forgotten
         self.full = full
 
@@ -335,11 +344,12 @@ class History(Protocol):
         """
         ...
 
-    async def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries of another history, with their times, as published updates.
+    async def load(self, entries: Sequence[Entry], presence: Container[int] = ()) -> None:
+        """Append entries of another history, in order and with their times.
 
-        Their ids are neither looked up nor remembered, so a second call appends the
-        same entries again.
+        Those whose positions are in `presence` are appended as presence updates.  Ids
+        are neither looked up nor remembered, so a second call appends the same entries
+        again.
         """
         ...
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import replace
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -18,7 +20,7 @@ from hub.history import base
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
     from typing import Self
 
     from hub.history.base import Change, Retention
@@ -196,8 +198,8 @@ class MemoryHistory:
         first = self._next(max(after, 0))
         if first is None:
             return page
-        # The page begins after any gap, and ends at a multiple of PAGE_ENTRIES or when
-        # it would exceed PAGE_BYTES.
+        # 1. The page begins after any gap, and ends at a multiple of PAGE_ENTRIES or
+        #    when it would exceed PAGE_BYTES.
         end = base.page_end(first - 1)
         size = 0
         position: int | None = first
@@ -205,10 +207,16 @@ class MemoryHistory:
             entry = self._entries[position]
             size += entry.size
             if page and size > base.PAGE_BYTES:
-                return page
+                break
             page.append(entry)
             position = self._next(position)
-        page.full = end <= self._end  # later entries come after `end`
+        else:
+            page.full = end <= self._end  # later entries come after `end`
+        # 2. Which of them are presence updates.
+        positions = self._presence.positions
+        if positions:
+            edges = bisect_left(positions, first), bisect_right(positions, page[-1].position)
+            page.presence = frozenset(islice(positions, *edges))
         return page
 
     def _next(self, after: int) -> int | None:
@@ -292,10 +300,11 @@ class MemoryHistory:
         """Forget the oldest updates, all in one call."""
         return self._trim(base.pruned_to(max_updates, max_bytes, max_age))
 
-    async def load(self, entries: Sequence[Entry]) -> None:
+    async def load(self, entries: Sequence[Entry], presence: Container[int] = ()) -> None:
         """Append entries of another history, with their times."""
-        moved = [replace(entry, position=position) for position, entry in enumerate(entries, self._end + 1)]
-        self._put(moved, self._published)
+        for is_presence, some in groupby(entries, key=lambda entry: entry.position in presence):
+            moved = [replace(entry, position=position) for position, entry in enumerate(some, self._end + 1)]
+            self._put(moved, self._presence if is_presence else self._published)
 
     def would_create(self) -> str | None:
         """Return None: it has no file."""

@@ -13,6 +13,8 @@ An update is a line of JSON, or a row:
     type       string             or null
     retry      int64              ms, or null
     data       string
+    presence   bool               whether the hub published it to tell who is connected;
+                                  false if it is absent, as in files of earlier versions
 
 An export contains the updates that the history has when the export begins, and perhaps
 some that arrive before its last page is read.  If the history forgets published updates
@@ -22,10 +24,10 @@ the export fails, because two epochs are not one history.  An export needs memor
 one page or, in Parquet, one row group.
 
 An import keeps ids and times, so that clients can continue from their last event in the
-new history.  The positions are new, and all updates count as published.  A file may
-contain updates of the hub itself, on topics that no publisher may use.  Therefore an
-import does not apply the rules for publishers: it only checks that an update can be
-sent.
+new history.  The positions are new.  Presence updates stay presence updates, so they
+do not displace published ones.  Their topics are some that no publisher may use.
+Therefore an import does not apply the rules for publishers: it only checks that an
+update can be sent.
 """
 
 from __future__ import annotations
@@ -47,14 +49,14 @@ from hub.protocol.topics import check_text
 from skipfilter.text import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import BinaryIO
 
-    from hub.history.base import Entry, History
+    from hub.history.base import Entry, History, Page
 
-    Write = Callable[[Sequence[Entry]], None]
+    Write = Callable[[Page], None]
 
 ROW_GROUP: Final = 50_000
 """Rows of a row group in Parquet, at most."""
@@ -78,6 +80,16 @@ class Step(NamedTuple):
     """The share of the work that is done, from 0 to 1, or None if it is unknown."""
     position: int | None = None
     """The position of the last update in the source, or None for a prune."""
+
+
+class Read(NamedTuple):
+    """An entry that was read from a file."""
+
+    share: float | None
+    """The share of the file up to it, or None if the size is unknown, as for a pipe."""
+    entry: Entry
+    presence: bool
+    """Whether it is a presence update."""
 
 
 class Gap(NamedTuple):
@@ -181,27 +193,30 @@ async def _check_epoch(history: History, epoch: str) -> None:
         raise HistoryUnavailable("it is in another epoch since the export began; export again")
 
 
-async def load(history: History, entries: Iterable[tuple[float | None, Entry]], *, note: Callable[[Step], None]) -> int:
-    """Append entries to a history in batches, and return how many.
+async def load(history: History, entries: Iterable[Read], *, note: Callable[[Step], None]) -> int:
+    """Append the entries of a file to a history in batches, and return how many.
 
-    `entries` yields each entry with the share of its file up to it, as `read` does.
     `note` is called after each batch.  If `entries` raises ValueError, the earlier full
     batches stay in the history, and the error says how many updates that are.
     """
     batch: list[Entry] = []
+    presence: set[int] = set()
     count = size = 0
 
     async def flush(share: float | None) -> None:
         """Append the batch, and begin a new one."""
         nonlocal count, size
-        await history.load(batch)
+        await history.load(batch, presence)
         count, size = count + len(batch), 0
         note(Step(count, share, batch[-1].position))
         batch.clear()
+        presence.clear()
 
     try:
-        for share, entry in entries:
+        for share, entry, is_presence in entries:
             batch.append(entry)
+            if is_presence:
+                presence.add(entry.position)
             size += entry.size
             if len(batch) == BATCH_UPDATES or size >= BATCH_BYTES:
                 await flush(share)
@@ -241,11 +256,10 @@ def when_whole(path: Path) -> Iterator[Path]:
         raise
 
 
-def read(name: str, format: str, file: BinaryIO) -> Iterator[tuple[float | None, Entry]]:
-    """Yield each entry of a file, with the share of the file up to it.
+def read(name: str, format: str, file: BinaryIO) -> Iterator[Read]:
+    """Yield each entry of a file.
 
-    The share is None if the size is unknown, as for a pipe.  `name` is the name of the
-    file in errors, and `format` is a key of FORMATS.
+    `name` is the name of the file in errors, and `format` is a key of FORMATS.
 
     Raises ValueError if a record is not an entry, or if its position is not greater
     than that of the record before.  The message begins with the line or row.
@@ -253,7 +267,7 @@ def read(name: str, format: str, file: BinaryIO) -> Iterator[tuple[float | None,
     last = -1
     for place, share, record in FORMATS[format].read(file, name):
         try:
-            entry = _entry(record)
+            entry, presence = _entry(record)
         except ValidationError as error:
             raise ValueError(f"{place}: {_sentences(error)}") from None
         except InvalidRequest as error:
@@ -261,7 +275,7 @@ def read(name: str, format: str, file: BinaryIO) -> Iterator[tuple[float | None,
         if entry.position <= last:
             raise ValueError(f"{place}: position {entry.position} comes after {last}")
         last = entry.position
-        yield share, entry
+        yield Read(share, entry, presence)
 
 
 class _Record(BaseModel):
@@ -277,17 +291,24 @@ class _Record(BaseModel):
     type: str | None
     retry: _Int64 | None
     data: str
+    presence: bool = False
 
 
-def _entry(record: bytes | dict[str, Any]) -> Entry:
-    """Return the entry of a record, after validating it."""
+def _entry(record: bytes | dict[str, Any]) -> tuple[Entry, bool]:
+    """Return the entry of a record, and whether it is a presence update, validated."""
     valid = _Record.model_validate_json(record) if isinstance(record, bytes) else _Record.model_validate(record)
     entry = codec.from_record(vars(valid))
     update = entry.update
     # A line break in an id, for example, could end its line in an event stream.
     for name, text in (("id", update.id), ("type", update.type or ""), *(("topic", topic) for topic in update.topics)):
         check_text(name, text)
-    return entry
+    return entry, valid.presence
+
+
+def _records(page: Page) -> Iterator[dict[str, Any]]:
+    """Yield the record of each entry."""
+    for entry in page:
+        yield codec.record(entry) | {"presence": entry.position in page.presence}
 
 
 def _sentences(error: ValidationError) -> str:
@@ -299,9 +320,9 @@ def _sentences(error: ValidationError) -> str:
 def _write_ndjson(file: BinaryIO) -> Iterator[Write]:
     """Yield a function that writes entries to a file, one JSON object a line."""
 
-    def write(entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            line = json.dumps(codec.record(entry), ensure_ascii=False, separators=(",", ":"))
+    def write(page: Page) -> None:
+        for record in _records(page):
+            line = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
             file.write(line.encode("utf-8") + b"\n")
 
     yield write
@@ -326,10 +347,10 @@ def _write_parquet(file: BinaryIO) -> Iterator[Write]:
     rows: list[dict[str, Any]] = []
     size = 0
 
-    def write(entries: Sequence[Entry]) -> None:
+    def write(page: Page) -> None:
         nonlocal size
-        for entry in entries:
-            rows.append(codec.record(entry))
+        for entry, record in zip(page, _records(page), strict=True):
+            rows.append(record)
             size += entry.size
             if len(rows) == ROW_GROUP or size >= ROW_GROUP_BYTES:
                 flush()
@@ -355,16 +376,18 @@ def _read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None
     schema = _schema(pyarrow)
     # All columns may be null here, so that the validation of a record can report a null
     # with its row.  Times are cast to the schema first, and then to numbers.
-    fields = [field.with_nullable(True) for field in schema]
-    time = schema.get_field_index("time")
-    numbers = pyarrow.schema(fields).set(time, pyarrow.field("time", pyarrow.int64()))
+    nullable = pyarrow.schema([field.with_nullable(True) for field in schema])
+    numbers = nullable.set(schema.get_field_index("time"), pyarrow.field("time", pyarrow.int64()))
     try:
         rows = parquet.ParquetFile(file)
-        if missing := [column for column in schema.names if column not in rows.schema_arrow.names]:
+        absent = [column for column in schema.names if column not in rows.schema_arrow.names]
+        if missing := [column for column in absent if column != "presence"]:
             raise ValueError(f"it has no column {', '.join(missing)}")
+        names = [column for column in schema.names if column not in absent]
+        nullable, numbers = (pyarrow.schema(some.field(column) for column in names) for some in (nullable, numbers))
         number, count = 0, rows.metadata.num_rows
-        for batch in rows.iter_batches(BATCH_UPDATES, columns=schema.names):
-            for record in batch.select(schema.names).cast(pyarrow.schema(fields)).cast(numbers).to_pylist():
+        for batch in rows.iter_batches(BATCH_UPDATES, columns=names):
+            for record in batch.select(names).cast(nullable).cast(numbers).to_pylist():
                 number += 1
                 yield f"{name} row {number}", number / count, record
     except (ValueError, OSError, pyarrow.ArrowException) as error:
@@ -382,6 +405,7 @@ def _schema(pyarrow: Any) -> Any:
         "type": pyarrow.string(),
         "retry": pyarrow.int64(),
         "data": pyarrow.string(),
+        "presence": pyarrow.bool_(),
     }
     return pyarrow.schema([pyarrow.field(name, types[name], name in ("type", "retry")) for name in types])
 

@@ -335,6 +335,7 @@ def _update_columns() -> list[Column]:
         record["position"].alias("position"),
         record["hub"].alias("hub"),
         record["epoch"].alias("epoch"),
+        record["presence"].alias("presence"),
         _day(record["time"], 86_400_000).alias("dt"),
     ]
 

@@ -64,6 +64,7 @@ UPDATES: Final = (
     Column("position", NUMBER, "its position in the history of a hub", nullable=True),
     Column("hub", TEXT, "the URL of the hub", nullable=True),
     Column("epoch", TEXT, "of the hub's history; positions are comparable within one epoch", nullable=True),
+    Column("presence", pa.bool_(), "whether the hub published it to tell who is connected", nullable=True),
     Column("dt", pa.date32(), "the day of ts, by which the table is partitioned"),
 )
 """One row for each update."""

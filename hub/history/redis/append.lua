@@ -6,8 +6,8 @@
 --     id, size, record, time or '' for now, hash of id and publisher, or ''
 -- The kinds of change:
 --   ''      published updates           'load'  published updates of another history
---   'more'  presence updates            'come'  a subscriber arrives
---                                       'gone'  a subscriber departs
+--   'more'  presence updates            'moved' presence updates of another history
+--   'come'  a subscriber arrives        'gone'  a subscriber departs
 -- Returns the time, and the numbers, from 0, of the updates that were left out.
 
 -- Adds an entry to the stream and the indexes of its kind.
@@ -22,7 +22,7 @@ local node, node_timeout, window = unpack(ARGV, 6, 8)
 local max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 9, 13)
 local left_out, number, i = {}, 0, 14
 
-local is_presence = {come = true, gone = true, more = true}
+local is_presence = {come = true, gone = true, more = true, moved = true}
 
 -- Returns whether a hash was seen in the last `window` ms.  If not, remembers it.
 local function knows(one)

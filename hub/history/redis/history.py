@@ -33,6 +33,7 @@ import contextlib
 import itertools
 import json
 import math
+from itertools import groupby
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -50,7 +51,7 @@ from hub.protocol.data import to_json
 from hub.protocol.subscriptions import Present
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Sequence
     from typing import Self
 
     from hub.history.base import Change, Retention
@@ -68,6 +69,8 @@ INFO_SECONDS: Final = 1.0
 """Seconds in which the server must say how it is configured; it is only for the log."""
 CHECK_SECONDS: Final = 1.0
 """Seconds after which a waiting follower checks that the epoch has not changed."""
+_LOADS: Final = "load", "moved"
+"""The kinds of change for entries of another history: published, and presence."""
 BACK_OFF: Final = 0.05, 2.0
 """Seconds between two attempts of a follower: at random, from the first number up to a
 bound that doubles with each failure until it is the second number."""
@@ -153,9 +156,10 @@ class RedisHistory:
         entries = [Entry(0, update) for update in updates]
         return await self._write([("more" if presence else "", None, entries)], publisher)
 
-    async def load(self, entries: Sequence[Entry]) -> None:
+    async def load(self, entries: Sequence[Entry], presence: Container[int] = ()) -> None:
         """Append entries of another history, with their times."""
-        await self._write([("load", None, entries)])
+        runs = groupby(entries, key=lambda entry: entry.position in presence)
+        await self._write([(_LOADS[is_presence], None, list(some)) for is_presence, some in runs])
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
         """Change the list of present subscribers, and append updates, in one script."""
@@ -181,7 +185,7 @@ class RedisHistory:
             arguments += change, *about, len(entries)
             for entry in entries:
                 text = to_json(codec.record(entry))
-                arguments += entry.update.id, entry.size, text, entry.time if change == "load" else ""
+                arguments += entry.update.id, entry.size, text, entry.time if change in _LOADS else ""
                 arguments.append(base.seen_as(publisher, entry.update.id) if self._window and not change else b"")
                 written.append(entry.update)
         reply = await self._call(scripts.APPEND, *arguments)
@@ -223,8 +227,13 @@ class RedisHistory:
                 if not anywhere and n < reply.published:
                     raise base.position_expired(after, offset + reply.published)
                 published, presence, full = reply.value
-                entries = sorted(_entries(published, presence, offset=reply.offset), key=_position)
-                page = Page(entries, forgotten=reply.offset + reply.presence, full=bool(full))
+                announced = list(_entries(presence, offset=reply.offset))
+                page = Page(
+                    sorted([*_entries(published, offset=reply.offset), *announced], key=_position),
+                    presence=frozenset(map(_position, announced)),
+                    forgotten=reply.offset + reply.presence,
+                    full=bool(full),
+                )
                 last = page[-1].position - reply.offset if page else reply.last
                 return page, last if last == reply.last else None
         raise PositionExpired(f"position {after} is of an earlier epoch of the history")

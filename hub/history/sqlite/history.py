@@ -17,6 +17,7 @@ import contextlib
 import math
 import os
 import time
+from itertools import groupby
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -31,7 +32,7 @@ from hub.history.sqlite.following import Following
 from hub.history.sqlite.transaction import present_of, row_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Container, Sequence
     from typing import Self
 
     from hub.history.base import Change, Retention
@@ -100,10 +101,19 @@ class SqliteHistory:
         window, most = math.ceil(self._retention.idempotency_window * 1_000), self._retention.max_updates
         return await self._commits.write(lambda writing: writing.append_new(rows, seen, window, most), len(rows))
 
-    async def load(self, entries: Sequence[Entry]) -> None:
+    async def load(self, entries: Sequence[Entry], presence: Container[int] = ()) -> None:
         """Append entries of another history in the next transaction."""
-        rows = [row_of(entry.update, entry.time) for entry in entries]
-        await self._commits.write(lambda writing: writing.append(rows), len(rows))
+        runs = [
+            (is_presence, [row_of(entry.update, entry.time) for entry in some])
+            for is_presence, some in groupby(entries, key=lambda entry: entry.position in presence)
+        ]
+
+        def load(writing: Writing) -> None:
+            """Append them in a transaction."""
+            for is_presence, rows in runs:
+                writing.append(rows, presence=is_presence)
+
+        await self._commits.write(load, len(entries))
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
         """Change the list of present subscribers, and append updates, in one step."""

@@ -76,6 +76,7 @@ _PRESENCE: Final = (
     "SELECT presence.position, time, size FROM presence CROSS JOIN log USING (position)"
     " WHERE presence.position > ? ORDER BY presence.position LIMIT ?"
 )
+_PRESENCE_AMONG: Final = "SELECT position FROM presence WHERE position BETWEEN ? AND ?"
 
 
 class _Kept(NamedTuple):
@@ -365,9 +366,13 @@ class ReadTransaction:
             entry = entry_of(row, self._offset)
             size += entry.size
             if page and size > base.PAGE_BYTES:
-                return page
+                break
             page.append(entry)
-        page.full = end <= last  # later entries come after `end`
+        else:
+            page.full = end <= last  # later entries come after `end`
+        # 3. Which of them are presence updates.
+        found = self._connection.execute(_PRESENCE_AMONG, (first, page[-1].position - self._offset))
+        page.presence = frozenset(self._offset + position for (position,) in found)
         return page
 
     def present(self, node: str, *, own: bool) -> list[Present]:

@@ -192,6 +192,7 @@ def generate_updates(spark: SparkSession, workload: Workload, partitions: int | 
         at.alias("ts"),
         *_nulls("position long", "hub string"),
         _epoch(workload),
+        _nullable(F.lit(False), F.lit(True)).alias("presence"),
         F.to_date(at).alias("dt"),
     )
     return table.to(UPDATES)
@@ -261,7 +262,7 @@ def generate_sessions(spark: SparkSession, workload: Workload, partitions: int |
 def _epoch(workload: Workload) -> Column:
     """Return the epoch of generated rows, which names the workload."""
     name = F.lit(GENERATED + sha256(repr(workload).encode()).hexdigest()[:16])
-    return F.nullif(name, F.lit("")).alias("epoch")  # never null, but the schema allows nulls
+    return _nullable(name, F.lit("")).alias("epoch")
 
 
 SITE: Final = "https://example.com"
@@ -457,6 +458,11 @@ def _selector(type: str, pattern: Column) -> Column:
 def _nulls(*columns: str) -> list[Column]:
     """Return a column of nulls for each 'NAME TYPE'."""
     return [F.lit(None).cast(type).alias(name) for name, _, type in (column.partition(" ") for column in columns)]
+
+
+def _nullable(column: Column, other: Column) -> Column:
+    """Return `column`, which is never `other`, as a column that may be null."""
+    return F.nullif(column, other)
 
 
 def _never_null(column: Column, otherwise: int) -> Column:

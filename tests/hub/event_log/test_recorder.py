@@ -580,13 +580,14 @@ async def test_selectors_have_the_types_of_the_library_in_both_dialects(tmp_path
         assert come["hub"] == app.state.hub.settings.url
     *about, update = updates_in(tmp_path)
     assert all(
-        "data" not in one and one["data_bytes"] > len(secret) for one in about
+        "data" not in one and one["data_bytes"] > len(secret) and one["presence"] for one in about
     )  # the updates about subscriptions
     assert len(about) >= 2 * len(cases)
     epoch = sessions[0]["epoch"]
     assert update | {"time": 0} == {
         "hub": app.state.hub.settings.url, "epoch": epoch, "position": len(about) + 1, "time": 0, "id": id,
         "topics": ["a", "é"], "private": False, "type": "t", "retry": 7, "data_bytes": 4, "data": "ü\nb",
+        "presence": False,
     }  # fmt: skip
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert secret.encode() not in written

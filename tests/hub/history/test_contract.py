@@ -672,6 +672,30 @@ async def test_imported_and_presence_updates_suppress_nothing(kind: str, new_url
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_loaded_and_new_presence_updates_are_told_apart_on_each_page(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
+    async with nodes(new_url(kind)) as (node,):
+        loaded = [Entry(7 + n, Update(("t",), id=f"l{n}"), 1_000 + n) for n in range(300)]
+        await node.load(loaded, {entry.position for entry in loaded if entry.position % 3})
+        await node.append(named("a"))
+        await node.announce([arrival("p", "p1", "p2")])
+        await node.append(named("b", "p3"), presence=True)
+        await node.append(named("c"))
+        found: list[tuple[str, bool]] = []
+        position = EARLIEST
+        while page := await node.read(position):
+            assert page.presence <= {entry.position for entry in page}
+            found += [(entry.update.id, entry.position in page.presence) for entry in page]
+            position = page[-1].position
+        new = [("a", False), ("p1", True), ("p2", True), ("b", True), ("p3", True), ("c", False)]
+        assert found == [(entry.update.id, entry.position % 3 != 0) for entry in loaded] + new
+        stats = await node.stats()
+        assert (stats.updates, stats.presence_updates) == (102, 204)
+        assert [entry.time for entry in (await everything(node))[:300]] == [entry.time for entry in loaded]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_n115_without_a_window_an_id_can_be_reused(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind)) as (node,):
         assert len(await node.append(named("a", "b", "a"))) == 3

@@ -329,10 +329,41 @@ def test_a_line_has_the_fields_of_the_record(tmp_path: Path) -> None:
     assert (exported.exit_code, exported.stdout, exported.stderr) == (0, "", "exported 2 updates\n")
     assert file.read_bytes().splitlines(keepends=True) == [
         b'{"position":1,"time":1700000000000,"id":"b","topics":["a","\xc3\xa9"],"private":true,"type":"c","retry":7,'
-        b'"data":"\\u0000\\n"}\n',
+        b'"data":"\\u0000\\n","presence":false}\n',
         b'{"position":2,"time":1700000001000,"id":"urn:1","topics":["https://example.com/1","all"],"private":false,'
-        b'"type":null,"retry":null,"data":"data 1"}\n',
+        b'"type":null,"retry":null,"data":"data 1","presence":false}\n',
     ]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_presence_updates_stay_presence_updates(tmp_path: Path, format: str) -> None:
+    here, there, file = sqlite(tmp_path / "here"), sqlite(tmp_path / "there"), tmp_path / f"x.{format}"
+    entries = made(400)
+    presence = {entry.position for entry in entries if entry.position % 3 == 0 or 200 <= entry.position < 300}
+
+    async def fill_both_kinds() -> None:
+        async with aclosing(transfer.open_log(here, create=True)) as log:
+            await log.load(entries, presence)
+
+    asyncio.run(fill_both_kinds())
+    assert run("export", file, "--url", here).exit_code == 0
+    assert run("import", file, "--url", there).output == "imported 400 updates\n"
+    assert entries_of(there) == entries_of(here) == entries
+    counts = json.loads(run("stats", "--url", there, "--json").stdout)
+    assert (counts["updates"], counts["presence_updates"]) == (400 - len(presence), len(presence))
+    # So they do not displace published ones.
+    assert run("prune", "--url", there, "--keep-updates", 400 - len(presence)).output.startswith("forgot 0 updates")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_of_an_earlier_version_has_only_published_updates(tmp_path: Path, format: str) -> None:
+    url, file = sqlite(tmp_path / "log"), tmp_path / f"x.{format}"
+    if format == "parquet":
+        parquet.write_table(columns(), file)
+    else:
+        file.write_text("".join(json.dumps(LINE | {"position": n}) + "\n" for n in (1, 2)))
+    assert run("import", file, "--url", url).output == "imported 2 updates\n"
+    assert json.loads(run("stats", "--url", url, "--json").stdout)["presence_updates"] == 0
 
 
 def test_parquet_has_columns_of_these_types_in_groups_of_rows(
@@ -345,13 +376,14 @@ def test_parquet_has_columns_of_these_types_in_groups_of_rows(
     assert str(rows.schema_arrow) == (
         "position: int64 not null\ntime: timestamp[ms, tz=UTC] not null\nid: string not null\n"
         "topics: list<element: string> not null\n  child 0, element: string\nprivate: bool not null\n"
-        "type: string\nretry: int64\ndata: string not null"
+        "type: string\nretry: int64\ndata: string not null\npresence: bool not null"
     )
     groups = [rows.metadata.row_group(n) for n in range(rows.metadata.num_row_groups)]
     assert [group.num_rows for group in groups] == [110, 110, 80]
-    assert {group.column(n).compression for group in groups for n in range(8)} == {"ZSTD"}
+    assert {group.column(n).compression for group in groups for n in range(9)} == {"ZSTD"}
     assert rows.read().to_pylist() == [
-        record(entry) | {"time": datetime.fromtimestamp(entry.time / 1_000, UTC)} for entry in entries_of(log)
+        record(entry) | {"time": datetime.fromtimestamp(entry.time / 1_000, UTC), "presence": False}
+        for entry in entries_of(log)
     ]
 
 
@@ -367,7 +399,7 @@ def test_large_updates_make_small_groups_and_batches(tmp_path: Path, monkeypatch
     steps: list[transfer.Step] = []
 
     async def load() -> int:
-        entries = ((n / 30, entry) for n, entry in enumerate(large, 1))
+        entries = (transfer.Read(n / 30, entry, presence=False) for n, entry in enumerate(large, 1))
         async with aclosing(MemoryHistory(Retention(max_updates=100, max_bytes=2**30))) as log:
             return await transfer.load(log, entries, note=steps.append)
 
@@ -801,7 +833,7 @@ def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Call
             exported = run("export", file, "--url", url)
             assert exported.exit_code == 0, exported.output
             with file.open("rb") as source:
-                entries = [entry for _, entry in transfer.read("x", suffix, source)]
+                entries = [found.entry for found in transfer.read("x", suffix, source)]
             assert [int(entry.update.data) for entry in entries] == list(range(len(entries)))
             assert [entry.position for entry in entries] == list(range(1, len(entries) + 1))
             assert len(entries) >= acknowledged

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.testing import assertDataFrameEqual
 
 from hub.history import transfer
-from hub.history.base import Entry
+from hub.history.base import Entry, Page
 from hub.protocol.updates import Update
 from hub.spark import tables as made
 from hub.spark.tables import SESSION_EVENTS, SESSION_IDS, append_updates, read_table, sessions, tables
@@ -114,7 +114,7 @@ def test_a_line_becomes_a_row_of_the_schema(log: Log) -> None:
     late = datetime(2023, 11, 14, 23, 59, 59, 999_000, tzinfo=UTC)
     log.add(
         "updates",
-        update(1, data="é\n\u2028x", data_bytes=7, type="t", retry=5),
+        update(1, data="é\n\u2028x", data_bytes=7, type="t", retry=5, presence=False),
         update(2, time=int(late.timestamp() * 1_000), private=True, retry=10**40),
         update(3, time=int(late.timestamp() * 1_000) + 1),
     )
@@ -125,7 +125,7 @@ def test_a_line_becomes_a_row_of_the_schema(log: Log) -> None:
     assert in_utc(rows[0]) == {
         "update_id": "urn:1", "topics": ["a", "ü"], "private": False, "type": "t", "retry": 5, "data_bytes": 7,
         "data": "é\n\u2028x", "ts": datetime(2023, 11, 14, 22, 13, 20, 1_000, UTC), "position": 1, "epoch": "e",
-        "hub": "https://hub.example/.well-known/mercure", "dt": date(2023, 11, 14),
+        "hub": "https://hub.example/.well-known/mercure", "presence": False, "dt": date(2023, 11, 14),
     }  # fmt: skip
     assert (in_utc(rows[1])["ts"], rows[1]["dt"], rows[1]["private"]) == (late, date(2023, 11, 14), True)
     assert rows[1]["retry"] == 2**63 - 1  # N53: any number of milliseconds
@@ -157,7 +157,7 @@ def test_an_export_can_be_read_as_updates(spark: SparkSession, tmp_path: Path) -
     folder.mkdir()
     entries = [Entry(n, Update(("a",), "é" * n, id=f"urn:{n}", retry=10**30 if n == 2 else None), NOON) for n in (1, 2)]
     with (folder / "a.ndjson").open("wb") as file, transfer.FORMATS["ndjson"].write(file) as write:
-        write(entries)
+        write(Page(entries, presence=frozenset({2})))
     append_updates(spark, str(folder), str(out))
     rows = sorted(read_table(spark, str(out / "updates"), UPDATES).collect(), key=lambda row: row["position"])
     assert [(row["update_id"], row["data"], row["data_bytes"]) for row in rows] == [
@@ -165,6 +165,7 @@ def test_an_export_can_be_read_as_updates(spark: SparkSession, tmp_path: Path) -
         ("urn:2", "éé", 4),
     ]
     assert all(row["hub"] is None and row["epoch"] is None for row in rows)
+    assert [row["presence"] for row in rows] == [False, True]
 
 
 def test_an_empty_event_log_makes_empty_tables(log: Log) -> None:

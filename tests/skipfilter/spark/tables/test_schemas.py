@@ -27,7 +27,8 @@ TABLES = [columns.UPDATES, columns.SESSIONS, columns.POSTINGS, COLUMNS, *(output
 SELECTORS = "array<struct<type:string,pattern:string>>"
 WRITTEN = {
     "UPDATES": "update_id string!, topics array<string>!, private boolean!, type string, retry bigint, "
-    "data_bytes bigint!, data string, ts timestamp!, position bigint, hub string, epoch string, dt date!",
+    "data_bytes bigint!, data string, ts timestamp!, position bigint, hub string, epoch string, "
+    "presence boolean, dt date!",
     "SESSIONS": f"subscriber_id bigint!, subscriber string!, selectors {SELECTORS}!, authorised {SELECTORS}!, "
     "connected_from timestamp!, disconnected_at timestamp, after bigint, until bigint, hub string, epoch string, "
     "node string, number bigint, complete boolean, dt date!",
