@@ -20,7 +20,7 @@ import shlex
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -33,10 +33,13 @@ from skipfilter.spark.errors import BadInput, MissingTable
 from skipfilter.spark.jobs.audit import audit as who_could_read
 from skipfilter.spark.jobs.gaps import of_time, sentences
 from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate_updates
-from skipfilter.spark.jobs.generations import Outdated, generations, marked, whole
+from skipfilter.spark.jobs.generations import Outdated, generations, marked
+from skipfilter.spark.jobs.generations import whole as mark_of_all
 from skipfilter.spark.jobs.indexing import postings
 from skipfilter.spark.jobs.matching import Matching, Options, of_days
+from skipfilter.spark.jobs.matching import match as what_matches
 from skipfilter.spark.jobs.report import report as what_happened
+from skipfilter.spark.jobs.unknown import of_epoch, of_sessions, of_updates, perhaps
 from skipfilter.spark.page import page
 from skipfilter.spark.tables import files
 from skipfilter.spark.tables.inputs import Inputs
@@ -159,50 +162,77 @@ def match(
     """Write which session received which update.
 
     All but received have a directory for each day; received adds up all the selected
-    days.
+    days.  A count is null if a hub was killed and did not record all of it; at_least
+    then has what it recorded.
     """
     with job("match", conf) as spark:
         days = first and first.date(), last and last.date()
         inputs = _inputs(spark, tables)
         by, base_url = by or inputs.by, base_url or inputs.hub()
+        gaps = _gaps(spark, tables)
         updates, sessions = of_days(inputs.updates, inputs.sessions, *days, by)
         with step("generations of the days"):
-            found = generations(updates, sessions, by)
+            found = generations(updates, sessions, gaps, by)
         with ExitStack() as prepared:
             # The outputs share the postings and keys of each epoch.
             with step(f"postings and keys, by {by}"):
+                options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
                 matchings = [
-                    prepared.enter_context(
-                        Matching(*log, by=by, base_url=base_url, max_broadcast_bytes=max_broadcast_bytes)
-                    )
-                    for log in _logs(updates, sessions, by)
+                    (prepared.enter_context(Matching(log.updates, log.sessions, **options)), log)
+                    for log in _logs(updates, sessions, gaps, by)
                 ]
-            if not of_time(_gaps(spark, tables), *_moments(first, last), by=by).isEmpty():
-                say(f"{tables}/gaps: some deliveries may be missing: see `report` or `audit`")
+            if not of_time(gaps, *_moments(first, last), by=by).isEmpty():
+                say(f"{tables}/gaps: some deliveries may be missing, so some counts are null: see `report` or `audit`")
             for output in outputs:
                 with step(f"{tables}/{output}"):
-                    made = reduce(lambda one, other: one.unionAll(other), (each.output(output) for each in matchings))
+                    parts = (_made(output, matching, log, inputs.sessions, options) for matching, log in matchings)
+                    made = reduce(lambda one, other: one.unionAll(other), parts)
                     if output.of_updates:
                         dated = marked(made.withColumn("dt", F.to_date("ts")), found)
                         files.write(dated, f"{tables}/{output}", by_day=True, days=days)
                     else:
-                        files.write(made.select("*", whole(found)), f"{tables}/{output}")
+                        files.write(made.select("*", mark_of_all(found)), f"{tables}/{output}")
 
 
-def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFrame, DataFrame]]:
-    """Return the (updates, sessions) that can be matched with each other.
+class _Log(NamedTuple):
+    """Tables that can be matched with each other."""
+
+    updates: DataFrame
+    sessions: DataFrame
+    gaps: DataFrame
+
+
+def _made(output: Output, matching: Matching, log: _Log, sessions: DataFrame, options: Options) -> DataFrame:
+    """Return an output; in a count, what is not known is null.
+
+    `sessions` are those of all days.
+    """
+    found = matching.output(output)
+    if output is Output.FANOUT:
+        return of_updates(found, log.gaps, options["by"])
+    if output is Output.RECEIVED:
+        if log.gaps.isEmpty():
+            return of_sessions(found, found.limit(0))
+        besides = perhaps(log.updates, sessions, log.gaps, options["by"])
+        return of_sessions(found, what_matches(log.updates, besides, output, **options))
+    return found
+
+
+def _logs(updates: DataFrame, sessions: DataFrame, gaps: DataFrame, by: By) -> list[_Log]:
+    """Return the tables that can be matched with each other.
 
     By position, these are the rows of each epoch, because positions of different epochs
     are not comparable.
     """
+    whole = _Log(updates, sessions, gaps)
     if by == "time":
-        return [(updates, sessions)]
+        return [whole]
     epochs = [epoch for [epoch] in updates.select("epoch").unionAll(sessions.select("epoch")).distinct().collect()]
 
     def of(table: DataFrame, epoch: str | None) -> DataFrame:
         return table.filter(F.col("epoch").eqNullSafe(F.lit(epoch)))
 
-    return [(of(updates, epoch), of(sessions, epoch)) for epoch in epochs] or [(updates, sessions)]
+    return [_Log(of(updates, epoch), of(sessions, epoch), of_epoch(gaps, epoch)) for epoch in epochs] or [whole]
 
 
 @jobs.command(epilog=example("skipfilter spark report day"))
@@ -265,13 +295,14 @@ def audit(
         start, end = _moments(first, last)
         inputs = _inputs(spark, tables)
         by, base_url = by or inputs.by, base_url or inputs.hub()
-        logs = _logs(inputs.updates, inputs.sessions, by)
+        gaps = _gaps(spark, tables)
+        logs = _logs(inputs.updates, inputs.sessions, gaps, by)
         with step(f"{tables}/audit"):
             options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
-            parts = [who_could_read(topic, *each, start, end, **options) for each in logs]
+            parts = [who_could_read(topic, *log, start, end, **options) for log in logs]
             files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
-        spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
-        for sentence in sentences(of_time(_gaps(spark, tables), start, end, by=by)):
+        spark.read.parquet(f"{tables}/audit").orderBy(F.desc("at_least"), "subscriber_id").show(truncate=60)
+        for sentence in sentences(of_time(gaps, start, end, by=by)):
             typer.echo(sentence)
 
 

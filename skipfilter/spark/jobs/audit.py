@@ -34,6 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from skipfilter.spark.jobs.matching import match
+from skipfilter.spark.jobs.unknown import perhaps
 from skipfilter.spark.tables.schemas import SELECTOR
 from skipfilter.topics.matchers import UrlPattern, compile_matcher
 
@@ -51,6 +52,7 @@ def audit(
     topic: str,
     updates: DataFrame,
     sessions: DataFrame,
+    gaps: DataFrame | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
     **options: Unpack[Options],
@@ -63,10 +65,14 @@ def audit(
                                              private update needs one
         subscribed                           its selectors that match the topic
         received, received_private           how many updates on the topic it got, and
-                                             how many of these were private
-        first_received, last_received        the times of the first and last of these
-        complete                             false if its node was killed, so that it
-                                             may have received more; null while it
+                                             how many of these were private; null if it
+                                             may have got more, because its node was
+                                             killed
+        at_least, private_at_least           how many of each are known
+        first_update, last_update            when the first and the last of these were
+                                             published; one that is read from the
+                                             history was published before the session
+        complete                             false if its node was killed; null while it
                                              lasts, or if `sessions` has no such column
 
     `start` is included and `end` is not; None is no bound.  A session has a row if it
@@ -74,25 +80,31 @@ def audit(
     topic in that time.  Rows have no order.  The selectors of a list are in the order
     of the session.
 
-    The options are those of `match`, which runs on the updates of the topic before this
-    function returns.
+    Without GAPS, nothing is taken for unknown.  The options are those of `match`, which
+    runs on the updates of the topic before this function returns.
     """
     by, base_url = options.get("by", "time"), options.get("base_url")
     there = F.col("there")
     sessions = sessions.withColumn("there", _overlap(start, end))
+    if "complete" not in sessions.columns:
+        sessions = sessions.withColumn("complete", F.lit(None).cast("boolean"))
     # By position, keep the sessions of other times too: if a node's clock was wrong,
     # such a session may have received an update of this time.
     if by == "time":
-        sessions = sessions.where(there)
+        sessions = sessions.where(there | ~F.coalesce("complete", F.lit(True)))
     carrying = updates.where(F.array_contains("topics", topic) & _between("ts", start, end))
-    marked = (
-        sessions if "complete" in sessions.columns else sessions.withColumn("complete", F.lit(None).cast("boolean"))
-    )
     found = (
-        _matching(topic, marked, base_url)
+        _matching(topic, sessions, base_url)
         .join(_received(carrying, sessions, options), "subscriber_id", "left")
-        .where((there & (F.size("authorised") + F.size("subscribed") > 0)) | F.col("received").isNotNull())
+        .join(_unknown(carrying, sessions, gaps, options), "subscriber_id", "left")
+        .where(
+            (there & (F.size("authorised") + F.size("subscribed") > 0))
+            | F.col("received").isNotNull()
+            | F.col("more").isNotNull()
+        )
     )
+    # Null for sessions without an update.
+    counts = {name: F.coalesce(name, F.lit(0)) for name in ("received", "received_private", "more", "more_private")}
     return found.select(
         F.lit(topic).alias("topic"),
         "subscriber_id",
@@ -101,10 +113,12 @@ def audit(
         "disconnected_at",
         "authorised",
         "subscribed",
-        # Null for sessions without an update.
-        *(F.coalesce(column, F.lit(0)).alias(column) for column in ("received", "received_private")),
-        "first_received",
-        "last_received",
+        F.when(counts["more"] == 0, counts["received"]).alias("received"),
+        F.when(counts["more_private"] == 0, counts["received_private"]).alias("received_private"),
+        counts["received"].alias("at_least"),
+        counts["received_private"].alias("private_at_least"),
+        "first_update",
+        "last_update",
         "complete",
     )
 
@@ -184,8 +198,8 @@ def _matches(type: str, pattern: str, topic: str, base_url: str | None) -> bool:
 def _received(carrying: DataFrame, sessions: DataFrame, options: Options) -> DataFrame:
     """Return how many updates of `carrying` each session received, and when.
 
-    The columns are subscriber_id, received, received_private, first_received and
-    last_received.
+    The columns are subscriber_id, received, received_private, first_update and
+    last_update.
     """
     rows = match(carrying, sessions, "rows", **options)
     # `match` returns only what identifies an update, so look up whether it is private.
@@ -194,6 +208,19 @@ def _received(carrying: DataFrame, sessions: DataFrame, options: Options) -> Dat
     return received.groupBy("subscriber_id").agg(
         F.count("*").alias("received"),
         F.count_if("private").alias("received_private"),
-        F.min("ts").alias("first_received"),
-        F.max("ts").alias("last_received"),
+        F.min("ts").alias("first_update"),
+        F.max("ts").alias("last_update"),
+    )
+
+
+def _unknown(carrying: DataFrame, sessions: DataFrame, gaps: DataFrame | None, options: Options) -> DataFrame:
+    """Return how many updates of `carrying` each session may have received besides.
+
+    The columns are subscriber_id, more and more_private.
+    """
+    if gaps is None or gaps.isEmpty():
+        return carrying.sparkSession.createDataFrame([], "subscriber_id long, more long, more_private long")
+    more = _received(carrying, perhaps(carrying, sessions, gaps, options.get("by", "time")), options)
+    return more.select(
+        "subscriber_id", F.col("received").alias("more"), F.col("received_private").alias("more_private")
     )

@@ -1,11 +1,12 @@
 """Generations: whether a result of `match` belongs to the present updates and sessions.
 
     updates of a day ───────────────────────────┐
-    sessions that could have received them ─────┴─► hash ──► generation of the day
+    sessions that could have received them ─────┼─► hash ──► generation of the day
+    gaps in which they may have been sent ──────┘
 
 `match` stores the generation of its day in each row (`made_from`), and `check` computes
-it again.  A session counts for a day only as far as the day's updates can show it: a
-session that ends after the last of them is like one that has not ended.  So days that
+it again.  A session or a gap counts for a day only as far as the day's updates can show
+it: if it ends after the last of them, it is like one that has not ended.  So days that
 are over keep their generation if later updates and sessions are appended.
 
 A generation is a hash of rows and not of files, so that a table that is written again
@@ -52,9 +53,9 @@ def shown(days: list[date]) -> str:
     return ", ".join(map(str, days)) if len(days) < 4 else f"{len(days)} days from {days[0]} to {days[-1]}"
 
 
-def generations(updates: DataFrame, sessions: DataFrame, by: By) -> dict[date, str]:
+def generations(updates: DataFrame, sessions: DataFrame, gaps: DataFrame, by: By) -> dict[date, str]:
     """Return the generation of each day of UPDATES, as `match` compares them with
-    SESSIONS.
+    SESSIONS and GAPS.
 
     Runs one job, which reads both tables once and compares each session with each day.
     """
@@ -64,11 +65,18 @@ def generations(updates: DataFrame, sessions: DataFrame, by: By) -> dict[date, s
     days = (
         updates.select(
             *(column.alias(name) for name, column in key.items()),
+            "ts",
             window.at.alias("at"),
             F.xxhash64("update_id", "topics", "private", *window.columns).alias("hash"),
         )
         .groupBy(*key)
-        .agg(F.min("at").alias("first"), F.max("at").alias("last"), _digest())
+        .agg(
+            F.min("at").alias("first"),
+            F.max("at").alias("last"),
+            F.unix_micros(F.min("ts")).alias("earliest"),
+            F.unix_micros(F.max("ts")).alias("latest"),
+            _digest(),
+        )
     )
     # 2. The sessions that could have received one of them.
     present = sessions.select(
@@ -89,10 +97,24 @@ def generations(updates: DataFrame, sessions: DataFrame, by: By) -> dict[date, s
         .groupBy(*key)
         .agg(_digest())
     )
-    # 3. One text for each day.
+    # 3. The gaps in which one of the updates may have been sent.
+    marks = gaps.select(
+        *(["epoch"] if by == "position" else []),
+        (F.col("after") + 1 if by == "position" else F.unix_micros("ts")).alias("begins"),
+        F.unix_micros("found").alias("found"),
+    )
+    of_it = F.col("epoch").isNull() | same if by == "position" else same
+    overlaps = of_it & (F.col("begins") <= F.col("last"))
+    overlaps &= F.col("found").isNull() | (F.col("found") >= F.col("earliest"))
+    unsure = (
+        marks.join(F.broadcast(days.select(*key, "last", "earliest", "latest")), overlaps)
+        .withColumn("hash", F.xxhash64("begins", F.when(F.col("found") < F.col("latest"), F.col("found"))))
+        .groupBy(*key)
+        .agg(_digest())
+    )
+    # 4. One text for each day.
     found: dict[date, list[str]] = {}
-    either = days.select(*key, "digest").unionAll(receivers)
-    for dt, of, digest in either.collect():
+    for dt, of, digest in days.select(*key, "digest").unionAll(receivers).unionAll(unsure).collect():
         found.setdefault(dt, []).append(repr((of, tuple(digest))))
     return {dt: f"{by} {_hash(sorted(parts))}" for dt, parts in found.items()}
 
@@ -111,6 +133,7 @@ def whole(found: Mapping[date, str]) -> Column:
 def check(
     updates: DataFrame,
     sessions: DataFrame,
+    gaps: DataFrame,
     fanout: DataFrame,
     start: datetime | None = None,
     end: datetime | None = None,
@@ -118,8 +141,8 @@ def check(
     """Return the days of FANOUT that cannot be checked, because they have no mark.
 
     Only days with a moment from `start` to before `end` count; None is no bound.
-    Raises Outdated if a day was not matched, or not from these updates and sessions.
-    Version 0.1.0 wrote no marks.
+    Raises Outdated if a day was not matched, or not from these updates, sessions and
+    gaps.  Version 0.1.0 wrote no marks.
     """
     # 1. The days of the updates, and the marks of the fan-out.
     if start is not None:
@@ -131,7 +154,7 @@ def check(
     marks = {dt: set(some) | ({None} if without else set()) for dt, some, without in rows.collect() if dt in days}
     # 2. The present generations.  A day's mark says how it was matched.
     by = {some.partition(" ")[0] for several in marks.values() for some in several if some is not None}
-    now = [generations(updates, sessions, each) for each in ("time", "position") if each in by]
+    now = [generations(updates, sessions, gaps, each) for each in ("time", "position") if each in by]
     return unmarked(days, marks, now)
 
 

@@ -12,6 +12,12 @@ hours in UTC, or as `per` says.  `traffic` and `concurrency` have a row for each
 the period, even if nothing happened in it.
 
 Bytes are those of the updates' data, without frames, headers and TLS.
+
+If a hub was killed, some fan-outs are not known (skipfilter.spark.jobs.unknown).
+`deliveries` are what is known of them, and each table says of how many updates it does
+not know all: `unknown`.  The updates by which a hub tells who is connected (presence)
+count in traffic, topics and capacity.  They have a column of their own, and the fan-out
+and the private updates are without them.
 """
 
 from __future__ import annotations
@@ -99,22 +105,23 @@ def period_of(updates: DataFrame, start: datetime | None = None, end: datetime |
 
 
 def hot_topics(published: DataFrame, top: int = TOP) -> DataFrame:
-    """Return topic, updates, private_updates, deliveries of the `top` hottest topics.
+    """Return topic and the counts of updates of the `top` hottest topics.
 
+    The counts are updates, private_updates, presence_updates, unknown and deliveries.
     The hottest topics have the most deliveries.  An update on two topics counts for
     both, so the sum may exceed the total.
     """
-    topics = published.select(F.explode("topics").alias("topic"), "private", "fanout")
+    topics = published.select(F.explode("topics").alias("topic"), *_COUNTED)
     table = topics.groupBy("topic").agg(*_counts())
     return table.orderBy(F.desc("deliveries"), F.desc("updates"), "topic").limit(top)
 
 
 def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> DataFrame:
-    """Return topic, time, updates, private_updates, deliveries of hot topics, by bin.
+    """Return topic, time and the counts of hot_topics, by bin.
 
     Bins without updates on the topic have no row.
     """
-    topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), "private", "fanout")
+    topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), *_COUNTED)
     return (
         topics.join(F.broadcast(hot.select("topic")), "topic")
         .groupBy("topic", "time")
@@ -126,8 +133,7 @@ def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> Data
 def traffic(published: DataFrame, period: Period, per: Per = "hour") -> DataFrame:
     """Return the updates, deliveries and bytes of each bin of the period, in order.
 
-    The columns are time, updates, private_updates, deliveries, published_bytes and
-    delivered_bytes.
+    The columns are time, the counts of hot_topics, published_bytes and delivered_bytes.
     """
     sent = published.groupBy(bin_of("ts", per)).agg(*_counts(), *_bytes())
     return _bins(published.sparkSession, period, per).join(sent, "time", "left").na.fill(0).orderBy("time")
@@ -201,12 +207,14 @@ def private_updates(
 ) -> DataFrame:
     """Return one row that counts private updates, and those that reached no session.
 
-        updates        all updates
+        updates        all updates, without those about presence
         private        the private updates
         share          private / updates
+        unknown        the private updates of which it is not known whether a session
+                       received them
         to_nobody      the private updates that no session received
-        unauthorised   the private updates for which no session in `sessions` is
-                       authorised
+        unauthorised   those of them for which no session in `sessions` is authorised
+        presence       the private updates about presence, which no other column counts
 
     A session is authorised for an update if one of its grants matches one of the
     update's topics.  No unauthorised update reached a session.  If another private
@@ -215,6 +223,8 @@ def private_updates(
     Runs a job before it returns: it fetches the distinct granted patterns that are not
     exact.  A worker has an index of as many of them as take `max_broadcast_bytes`.
     """
+    about_presence = published.where(F.col("presence") & F.col("private"))
+    published = published.where(~F.col("presence"))
     # 1. The topics of private updates that a grant matches.
     granted = sessions.select(F.explode("authorised").alias("selector")).select("selector.*").distinct()
     private = published.where("private")
@@ -230,13 +240,16 @@ def private_updates(
     )
     # 3. Count the updates.
     table = published.join(authorised, "topics", "left")
-    return table.agg(
+    to_nobody = F.col("private") & (F.col("fanout") == 0)
+    counts = table.agg(
         F.count("*").alias("updates"),
         F.count_if("private").alias("private"),
         F.avg(F.col("private").cast("int")).alias("share"),
-        F.count_if(F.col("private") & (F.col("fanout") == 0)).alias("to_nobody"),
-        F.count_if(F.col("private") & F.col("authorised").isNull()).alias("unauthorised"),
+        F.count_if(F.col("private") & F.col("fanout").isNull() & (F.col("at_least") == 0)).alias("unknown"),
+        F.count_if(to_nobody).alias("to_nobody"),
+        F.count_if(to_nobody & F.col("authorised").isNull()).alias("unauthorised"),
     )
+    return counts.crossJoin(about_presence.agg(F.count("*").alias("presence")))
 
 
 def selectors_in_use(sessions: DataFrame) -> DataFrame:
@@ -291,19 +304,28 @@ def capacity(published: DataFrame, sessions: DataFrame, period: Period, growth: 
 def overview(published: DataFrame, sessions: DataFrame, period: Period) -> DataFrame:
     """Return one row of totals.
 
-    The columns are start, end, updates, deliveries, published_bytes, delivered_bytes,
-    topics, sessions and subscribers.  If `sessions` has no column `subscriber`, each
-    session counts as a subscriber.
+    The columns are start, end, updates, presence_updates, unknown, deliveries,
+    published_bytes, delivered_bytes, topics, sessions and subscribers.  If `sessions`
+    has no column `subscriber`, each session counts as a subscriber.
     """
     present = _present(sessions, period)
     named = F.countDistinct("subscriber") if "subscriber" in sessions.columns else F.count("*")
     # An update has a row for each of its topics, and counts in the first.
-    rows = published.select("fanout", "data_bytes", F.posexplode_outer("topics").alias("place", "topic"))
+    values = ["at_least", "data_bytes", "presence", "is_unknown"]
+    rows = published.withColumn("is_unknown", F.col("fanout").isNull()).select(
+        *values, F.posexplode_outer("topics").alias("place", "topic")
+    )
     is_first = F.coalesce("place", F.lit(0)) == 0
-    once = rows.select("topic", *(F.when(is_first, F.col(name)).alias(name) for name in ("fanout", "data_bytes")))
-    deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
-    counts = F.count("fanout").alias("updates"), deliveries, *_bytes(), F.countDistinct("topic").alias("topics")
-    sent = once.agg(*counts).select(period.start.alias("start"), period.end.alias("end"), "*")
+    once = rows.select("topic", *(F.when(is_first, F.col(name)).alias(name) for name in values))
+    sent = once.agg(
+        F.count("at_least").alias("updates"),
+        F.count_if("presence").alias("presence_updates"),
+        F.count_if("is_unknown").alias("unknown"),
+        F.coalesce(F.sum("at_least"), F.lit(0)).alias("deliveries"),
+        *_bytes(),
+        F.countDistinct("topic").alias("topics"),
+    )
+    sent = sent.select(period.start.alias("start"), period.end.alias("end"), "*")
     people = present.agg(F.count("*").alias("sessions"), named.alias("subscribers"))
     return sent.crossJoin(people)
 
@@ -380,7 +402,7 @@ def report(
     before it returns, to find the time and to fetch granted patterns.
 
     If `fanout` is FANOUT, which has the generation of each day, raises Outdated if a
-    day was not matched, or not from these updates and sessions.
+    day was not matched, or not from these updates, sessions and gaps.
 
         overview              one row of totals
         traffic               by hour: updates, deliveries, bytes
@@ -400,7 +422,9 @@ def report(
     >>> with report(updates, sessions, fanout) as tables:  # doctest: +SKIP
     ...     tables.write("report")
     """
-    unchecked = check(updates, sessions, fanout, start, end) if MARK in fanout.columns else []
+    if gaps is None:
+        gaps = updates.sparkSession.createDataFrame([], GAPS)
+    unchecked = check(updates, sessions, gaps, fanout, start, end) if MARK in fanout.columns else []
     period = period_of(updates, start, end)
     published = persisted(with_fanout(updates.where(period.has("ts")), fanout))
     topics = hot_topics(published, top)
@@ -417,26 +441,31 @@ def report(
         "private_updates": private_updates(published, sessions, base_url, max_broadcast_bytes),
         "selectors": selectors_in_use(sessions),
         "capacity": capacity(published, sessions, period, growth),
-        "gaps": of_time(updates.sparkSession.createDataFrame([], GAPS) if gaps is None else gaps, start, end, by=by),
+        "gaps": of_time(gaps, start, end, by=by),
     }
     return Report(tables, published, sessions, period, growth, unchecked)
 
 
 # -- internals
 
+_COUNTED: Final = ("private", "presence", "fanout", "at_least")
+"""The columns of an update that `_counts` needs."""
+
 
 def _counts() -> list[Column]:
-    """Return updates, private_updates, deliveries."""
+    """Return updates, private_updates, presence_updates, unknown, deliveries."""
     return [
         F.count("*").alias("updates"),
         F.count_if("private").alias("private_updates"),
-        F.sum("fanout").alias("deliveries"),
+        F.count_if("presence").alias("presence_updates"),
+        F.count_if(F.col("fanout").isNull()).alias("unknown"),
+        F.sum("at_least").alias("deliveries"),
     ]
 
 
 def _bytes() -> list[Column]:
     """Return published_bytes, delivered_bytes."""
-    sums = {"published_bytes": F.sum("data_bytes"), "delivered_bytes": F.sum(F.col("data_bytes") * F.col("fanout"))}
+    sums = {"published_bytes": F.sum("data_bytes"), "delivered_bytes": F.sum(F.col("data_bytes") * F.col("at_least"))}
     return [F.coalesce(total, F.lit(0)).alias(name) for name, total in sums.items()]
 
 

@@ -41,7 +41,12 @@ _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
-    """Return topics, private, data_bytes, ts, fanout of each update.
+    """Return the updates with their fan-out.
+
+    The columns are topics, private, presence, data_bytes, ts, fanout and at_least.
+    `presence` is whether the hub published it to tell who is connected.  `fanout` is
+    null if deliveries may be missing (skipfilter.spark.jobs.unknown), and `at_least` is
+    what is known of it.
 
     An update is identified by its id and time, and also by its position if `fanout` has
     one.  If an update is not in `fanout`, the job that reads the result fails.
@@ -52,19 +57,33 @@ def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
     same = (F.col("update_id") == F.col("id")) & (F.col("ts") == F.col("time"))
     if "position" in updates.columns:
         same &= F.col("place").isNull() | (F.col("place") == F.col("position"))
-    joined = updates.join(found.agg(F.max("fanout").alias("fanout")), same, "left")
+    # Without a mark, as in the output of `match`, nothing is unknown.
+    known = F.coalesce("at_least", "fanout") if "at_least" in fanout.columns else F.col("fanout")
+    joined = updates.join(found.agg(F.max("fanout").alias("fanout"), F.max(known).alias("known")), same, "left")
     missing = F.raise_error(F.concat(F.lit("fanout: update "), "update_id", F.lit(" is missing: match its day first")))
-    reached = F.coalesce("fanout", missing.cast("long")).alias("fanout")
-    return joined.select(F.array_distinct("topics").alias("topics"), "private", "data_bytes", "ts", reached)
+    presence = F.coalesce("presence", F.lit(False)) if "presence" in updates.columns else F.lit(False)
+    return joined.select(
+        F.array_distinct("topics").alias("topics"),
+        "private",
+        presence.alias("presence"),
+        "data_bytes",
+        "ts",
+        "fanout",
+        F.coalesce("known", missing.cast("long")).alias("at_least"),
+    )
 
 
 def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
-    """Return updates, deliveries, mean, p50, p90, p99, p999, max of the fan-out.
+    """Return the fan-out in quantiles.
 
+    The columns are updates, unknown, deliveries, mean, p50, p90, p99, p999 and max.
     One row for all updates or, with `per`, one row for each bin that has updates, with
-    the column time.  The values are exact: p90 is the least fan-out that nine in ten
-    updates do not exceed.
+    the column time.  `unknown` is the number of updates whose fan-out is not known;
+    `deliveries` has what is known of them, and the others do not count them.  Updates
+    about presence are left out.  The values are exact: p90 is the least fan-out that
+    nine in ten updates do not exceed.
     """
+    published = published.where(~F.col("presence"))
     if per is None:
         return published.agg(*_fanouts())
     return published.groupBy(bin_of("ts", per)).agg(*_fanouts()).orderBy("time")
@@ -73,19 +92,25 @@ def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
 def fanout_distribution(published: DataFrame) -> DataFrame:
     """Return fanout, updates, deliveries: how many updates have each fan-out.
 
-    Fan-outs are rounded down to two digits, so 130 stands for 130 to 139.  So there are
-    at most 90 rows for each power of ten.
+    The fan-out is null for those whose fan-out is not known.  Updates about presence
+    are left out.  Fan-outs are rounded down to two digits, so 130 stands for 130 to
+    139.  So there are at most 90 rows for each power of ten.
     """
     unit = F.pow(F.lit(10.0), F.greatest(F.length(F.col("fanout").cast("string")) - 2, F.lit(0))).cast("long")
     rounded = (F.col("fanout") - F.pmod("fanout", unit)).alias("least")
-    table = published.groupBy(rounded).agg(F.count("*").alias("updates"), F.sum("fanout").alias("deliveries"))
+    table = (
+        published.where(~F.col("presence"))
+        .groupBy(rounded)
+        .agg(F.count("*").alias("updates"), F.sum("at_least").alias("deliveries"))
+    )
     return table.withColumnRenamed("least", "fanout").orderBy("fanout")
 
 
 def _fanouts() -> list[Column]:
     """Return the columns of `fanout_quantiles`, without the time."""
-    deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
-    return [F.count("*").alias("updates"), deliveries, *quantiles("fanout")]
+    unknown = F.count_if(F.col("fanout").isNull()).alias("unknown")
+    deliveries = F.coalesce(F.sum("at_least"), F.lit(0)).alias("deliveries")
+    return [F.count("*").alias("updates"), unknown, deliveries, *quantiles("fanout")]
 
 
 def quantiles(column: str) -> list[Column]:

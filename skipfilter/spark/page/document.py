@@ -29,6 +29,7 @@ def render(content: Content, title: str) -> str:
         style=Markup(_file("style.css")),  # noqa: S704  our own file
         period=formats.period(content.overview["start"], content.overview["end"]),
         plot=lambda name: [drawn._replace(content=Markup(drawn.content)) for drawn in plot(name, content)],  # noqa: S704
+        traffic=_traffic(content.overview),
         heat=_heat(content),
         capacity=_capacity(content),
         is_text=_is_text,
@@ -38,6 +39,19 @@ def render(content: Content, title: str) -> str:
 def _file(name: str) -> str:
     """Return the text of a file of this package."""
     return files("skipfilter.spark.page").joinpath(name).read_text("utf-8")
+
+
+def _traffic(total: dict[str, Any]) -> dict[str, str]:
+    """Return the headings and keys of the table of traffic.
+
+    What is 0 in the whole report has no column.
+    """
+    columns = {"from": "time", "updates": "updates", "private": "private_updates"}
+    if total["presence_updates"]:
+        columns["about presence"] = "presence_updates"
+    if total["unknown"]:
+        columns["of unknown reach"] = "unknown"
+    return columns | {"deliveries": "deliveries", "published": "published_bytes", "delivered": "delivered_bytes"}
 
 
 def _heat(content: Content) -> dict[str, Any] | None:

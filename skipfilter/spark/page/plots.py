@@ -155,7 +155,7 @@ def _draw_fanout(content: Content, wide: bool) -> Figure:
     # 1. Add up from the widest fan-out.  The logarithmic axis cannot show fan-out 0.
     rows = [row for row in content.distribution if row["fanout"]]
     above = [*accumulate(row["updates"] for row in reversed(rows))][::-1]
-    shares = [count / content.fanout["updates"] for count in above]
+    shares = [count / (content.fanout["updates"] - content.fanout["unknown"]) for count in above]
     at = [row["fanout"] for row in rows]
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -82,5 +82,19 @@ GAPS: Final = schema(
 MADE_FROM: Final = Column("made_from", TEXT, "the generation of the day's updates and sessions", nullable=True)
 """See `skipfilter.spark.jobs.generations`; null if an earlier version wrote the row."""
 
-FANOUT: Final = schema((*IDENTITY, *Output.FANOUT.columns, MADE_FROM, Column("dt", pa.date32(), "the day of ts")))
+AT_LEAST: Final = Column("at_least", NUMBER, "the part of the count that was recorded", nullable=True)
+"""Of a count that is null if deliveries may be missing (skipfilter.spark.jobs.unknown).
+
+It is null if an earlier version wrote the row.
+"""
+
+FANOUT: Final = schema(
+    (
+        *IDENTITY,
+        *(column._replace(nullable=True) for column in Output.FANOUT.columns),
+        AT_LEAST,
+        MADE_FROM,
+        Column("dt", pa.date32(), "the day of ts"),
+    )
+)
 """The output `fanout`, as `match` writes it."""

@@ -405,6 +405,8 @@ def test_the_written_tables_have_the_documented_schemas(spark: SparkSession, day
     tables = {"updates": set(UPDATES.names), "sessions": set(SESSIONS.names)}
     for output in Output:
         tables[output] = {column.name for column in output.columns} | {"made_from"}
+        if output in ("fanout", "received"):
+            tables[output] |= {"at_least"}
         if output.of_updates:
             tables[output] |= update | {"dt"}
     for name, columns in tables.items():

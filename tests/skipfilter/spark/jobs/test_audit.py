@@ -37,9 +37,7 @@ def found(table: DataFrame) -> dict[int, tuple[Any, ...]]:
     last, in microseconds of the DAY.
     """
     day = int(DAY.timestamp()) * 1_000_000
-    rows = table.withColumns(
-        {name: F.unix_micros(name) - day for name in ("first_received", "last_received")}
-    ).collect()
+    rows = table.withColumns({name: F.unix_micros(name) - day for name in ("first_update", "last_update")}).collect()
     assert len({row.subscriber_id for row in rows}) == len(rows)
     return {
         row.subscriber_id: (
@@ -47,8 +45,8 @@ def found(table: DataFrame) -> dict[int, tuple[Any, ...]]:
             [tuple(selector) for selector in row.subscribed],
             row.received,
             row.received_private,
-            row.first_received,
-            row.last_received,
+            row.first_update,
+            row.last_update,
         )
         for row in rows
     }
@@ -81,7 +79,7 @@ def test_an_audit_agrees_with_brute_force(spark: SparkSession, chance: Random) -
     world, topic = random_world(chance), chance.choice(TOPICS)
     start, end = (chance.choice([None, *range(21)]) for _ in range(2))
     by: Any = chance.choice(["time", "position"])
-    table = audit(topic, *tables(spark, world), micros(start), micros(end), by=by, base_url=BASE)
+    table = audit(topic, *tables(spark, world), start=micros(start), end=micros(end), by=by, base_url=BASE)
     assert found(table) == brute_force(world, topic, start, end, by)
 
 
@@ -133,16 +131,16 @@ def test_authorised_subscribed_and_received_are_distinct(spark: SparkSession, li
 
 
 def test_a_period_keeps_the_sessions_that_overlap_it(spark: SparkSession, library: World) -> None:
-    there = found(audit("/a/1", *tables(spark, library), micros(7), micros(8)))
+    there = found(audit("/a/1", *tables(spark, library), start=micros(7), end=micros(8)))
     assert set(there) == {0, 1, 2, 3}
     assert there[0][2:] == (1, 1, 7, 7)
-    assert found(audit("/a/1", *tables(spark, library), micros(8), micros(7))) == {}
+    assert found(audit("/a/1", *tables(spark, library), start=micros(8), end=micros(7))) == {}
 
 
 def test_by_position_the_receivers_are_correct_with_any_clocks(spark: SparkSession, library: World) -> None:
     updates, sessions = tables(spark, library)
     late = F.col("connected_from") + F.expr("INTERVAL 1 HOUR")
     skewed = sessions.withColumn("connected_from", late).where("subscriber_id = 0")
-    rows = found(audit("/a/1", updates, skewed, None, micros(20), by="position"))
+    rows = found(audit("/a/1", updates, skewed, end=micros(20), by="position"))
     assert rows[0][2:] == (4, 2, 5, 8)
-    assert found(audit("/a/1", updates, skewed, None, micros(20))) == {}
+    assert found(audit("/a/1", updates, skewed, end=micros(20))) == {}

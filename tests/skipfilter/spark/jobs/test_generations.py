@@ -15,7 +15,7 @@ from skipfilter.bulk.outputs import Output
 from skipfilter.spark import Workload, generate_sessions, generate_updates
 from skipfilter.spark.jobs.generations import MARK, Outdated, check, generations, shown, unmarked
 from skipfilter.spark.tables import files
-from skipfilter.spark.tables.schemas import FANOUT, SESSIONS, UPDATES
+from skipfilter.spark.tables.schemas import FANOUT, GAPS, SESSIONS, UPDATES
 from tests.skipfilter.spark.test_cli import done, run
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ def later(row: dict[str, Any], days: int) -> dict[str, Any]:
 Rows = list[dict[str, Any]]
 
 
+def none(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], GAPS)
+
+
 def of(spark: SparkSession, pairs: Iterable[tuple[Rows, Rows]], by: By) -> list[tuple[str, str]]:
     """Return the generations of pairs of days, by one job for all of them.
 
@@ -92,7 +96,7 @@ def of(spark: SparkSession, pairs: Iterable[tuple[Rows, Rows]], by: By) -> list[
         for n, (updates, sessions) in enumerate(pairs)
     ]
     updates, sessions = ([row for rows in table for row in rows] for table in zip(*every, strict=True))
-    found = generations(*tables(spark, updates, sessions), by)
+    found = generations(*tables(spark, updates, sessions), none(spark), by)
     assert sorted(found) == [FIRST.date() + timedelta(days=n) for n in range(2 * len(every))]
     assert all(mark.startswith(f"{by} ") for mark in found.values())
     marks = [found[day] for day in sorted(found)]
@@ -166,7 +170,7 @@ def test_only_the_time_counts_by_time_and_only_the_position_by_position(spark: S
 
 def fanout(spark: SparkSession, rows: list[tuple[int, str | None]]) -> DataFrame:
     """Return a table of `match` with the generation of each of the UPDATED."""
-    table = [("u", FIRST + hour * HOUR, hour, 1, mark, (FIRST + hour * HOUR).date()) for hour, mark in rows]
+    table = [("u", FIRST + hour * HOUR, hour, 1, 1, mark, (FIRST + hour * HOUR).date()) for hour, mark in rows]
     return spark.createDataFrame(table, FANOUT)
 
 
@@ -210,16 +214,16 @@ def test_a_table_of_match_is_compared_with_its_inputs(spark: SparkSession) -> No
     [(one, two)], [(placed, _)] = (of(spark, [NOTHING], by) for by in ("time", "position"))
 
     def outdated(*rows: tuple[int, str | None], **bounds: Any) -> list[date]:
-        return outdated_of(lambda: check(*inputs, fanout(spark, list(rows)), **bounds))
+        return outdated_of(lambda: check(*inputs, none(spark), fanout(spark, list(rows)), **bounds))
 
     # A day was matched by position, and there is one without updates.
-    assert check(*inputs, fanout(spark, [(1, placed), (25, two), (50, "time x")])) == []
+    assert check(*inputs, none(spark), fanout(spark, [(1, placed), (25, two), (50, "time x")])) == []
     assert outdated((1, one), (12, None), (25, two)) == DAYS[:1]
     # Only days of the time count, and those that have updates.
     middle = FIRST + 24 * HOUR
-    assert check(*inputs, fanout(spark, [(1, one), (25, "time x")]), end=middle) == []
+    assert check(*inputs, none(spark), fanout(spark, [(1, one), (25, "time x")]), end=middle) == []
     assert outdated((1, one), (25, "time x"), end=middle + timedelta(microseconds=1)) == DAYS[1:]
-    assert check(*inputs, fanout(spark, [(1, "time x"), (25, two)]), start=middle) == []
+    assert check(*inputs, none(spark), fanout(spark, [(1, "time x"), (25, two)]), start=middle) == []
     assert outdated((1, "time x"), (25, two), start=middle - timedelta(microseconds=1)) == DAYS[:1]
 
 
@@ -250,7 +254,7 @@ def test_a_report_of_other_inputs_than_were_matched_is_refused(spark: SparkSessi
     assert shlex.split(command) == ["match", str(place), "--from", dt, "--to", dt]
     done(*shlex.split(command))
     updates, sessions = (files.read(spark, f"{place}/{name}", schema) for name, schema in INPUTS.items())
-    assert check(updates, sessions, files.read(spark, f"{place}/fanout", FANOUT)) == []
+    assert check(updates, sessions, none(spark), files.read(spark, f"{place}/fanout", FANOUT)) == []
 
 
 def test_days_that_were_matched_one_by_one_belong_to_the_present_tables(spark: SparkSession, tmp_path: Path) -> None:
@@ -267,10 +271,10 @@ def test_days_that_were_matched_one_by_one_belong_to_the_present_tables(spark: S
     for name, whole in (("updates", updates), ("sessions", sessions)):
         files.write(whole, f"{tmp_path}/{name}", by_day=name == "updates")
     with pytest.raises(Outdated) as caught:
-        check(updates, sessions, files.read(spark, f"{tmp_path}/fanout", FANOUT))
+        check(updates, sessions, none(spark), files.read(spark, f"{tmp_path}/fanout", FANOUT))
     assert caught.value.days == days[1:]
     done("match", tmp_path, "--from", days[1])
-    assert check(updates, sessions, files.read(spark, f"{tmp_path}/fanout", FANOUT)) == []
+    assert check(updates, sessions, none(spark), files.read(spark, f"{tmp_path}/fanout", FANOUT)) == []
     one_by_one = spark.read.parquet(f"{tmp_path}/fanout").collect()
     # All days at once are the same, also if one is repeated, and the other outputs have
     # the same marks.
@@ -278,7 +282,7 @@ def test_days_that_were_matched_one_by_one_belong_to_the_present_tables(spark: S
     for options in (every, ["--from", days[0], "--to", days[0]]):
         done("match", tmp_path, *options)
         assert sorted(spark.read.parquet(f"{tmp_path}/fanout").collect()) == sorted(one_by_one)
-    now = generations(updates, sessions, "time")
+    now = generations(updates, sessions, none(spark), "time")
     assert {row.dt: row[MARK] for row in one_by_one} == now
     for name in ("rows", "bitmaps"):
         marks = spark.read.parquet(f"{tmp_path}/{name}").select("dt", MARK).distinct().collect()
@@ -299,7 +303,7 @@ def test_days_with_and_without_marks_are_read_together(spark: SparkSession, tmp_
         kept = shutil.copytree(place, tmp_path / "kept")
         shutil.rmtree(place)
         old.write.parquet(str(place))
-        assert check(updates, sessions, files.read(spark, f"{tmp_path}/fanout", FANOUT)) == [day]
+        assert check(updates, sessions, none(spark), files.read(spark, f"{tmp_path}/fanout", FANOUT)) == [day]
         shutil.rmtree(place)
         kept.rename(place)
 

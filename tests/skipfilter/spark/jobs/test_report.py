@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 STEP = timedelta(minutes=7, microseconds=1)
 """The length of a moment of a World, so that the moments span several hours."""
+NONE = (0, 0)
+"""The updates about presence, and those whose fan-out is unknown: a World has none."""
 
 
 class Case(NamedTuple):
@@ -129,13 +131,14 @@ def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, e
             at,
             len(by_hour[at]),
             sum(update.private for update in by_hour[at]),
+            *NONE,
             sum(sent[update.update_id] for update in by_hour[at]),
             sum(map(size, by_hour[at])),
             sum(size(update) * sent[update.update_id] for update in by_hour[at]),
         )
         for at in hours(start, end)
     ]
-    assert sum(row[3] for row in made["traffic"]) == total == made["fanout"][0][1]
+    assert sum(row[5] for row in made["traffic"]) == total == made["fanout"][0][2]
 
     edges = [time(at) for s in sessions for at in (s.begins, s.ends) if at is not None]
     hour_long = timedelta(hours=1)
@@ -149,9 +152,9 @@ def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, e
         for at in hours(start, end)
     ]
 
-    assert made["fanout"] == [(len(updates), total, *described(list(sent.values())))]
+    assert made["fanout"] == [(len(updates), 0, total, *described(list(sent.values())))]
     assert made["fanout_hourly"] == [
-        (at, len(some), sum(fanouts), *described(fanouts))
+        (at, len(some), 0, sum(fanouts), *described(fanouts))
         for at, some in sorted(by_hour.items())
         if some
         for fanouts in [[sent[update.update_id] for update in some]]
@@ -165,12 +168,12 @@ def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, e
         for topic in set(update.topics):
             on[topic].append(update)
     assert sorted(made["topics"]) == sorted(
-        (topic, len(some), sum(u.private for u in some), sum(sent[u.update_id] for u in some))
+        (topic, len(some), sum(u.private for u in some), *NONE, sum(sent[u.update_id] for u in some))
         for topic, some in on.items()
     )
-    assert [row[3] for row in made["topics"]] == sorted((row[3] for row in made["topics"]), reverse=True)
+    assert [row[5] for row in made["topics"]] == sorted((row[5] for row in made["topics"]), reverse=True)
     assert sum(row[2] for row in made["topic_hours"]) == sum(row[1] for row in made["topics"])
-    assert sum(row[4] for row in made["topic_hours"]) == sum(row[3] for row in made["topics"])
+    assert sum(row[6] for row in made["topic_hours"]) == sum(row[5] for row in made["topics"])
 
     lengths = [
         (min(end, time(s.ends)) - time(s.begins) if s.ends is not None else end - time(s.begins))
@@ -186,7 +189,7 @@ def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, e
     lost = [u for u in private if not any(matcher.match(topic) for matcher in granted for topic in u.topics)]
     share = pytest.approx(len(private) / len(updates))
     to_nobody = sum(not sent[u.update_id] for u in private)
-    assert made["private_updates"] == [(len(updates), len(private), share, to_nobody, len(lost))]
+    assert made["private_updates"] == [(len(updates), len(private), share, 0, to_nobody, len(lost), 0)]
     assert len(lost) <= to_nobody
 
     uses: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
@@ -221,6 +224,7 @@ def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, e
         start,
         end,
         len(updates),
+        *NONE,
         total,
         sum(map(size, updates)),
         sum(size(u) * sent[u.update_id] for u in updates),
@@ -258,8 +262,8 @@ def test_without_updates_and_sessions_the_tables_are_empty(spark: SparkSession) 
     made = case(spark, World([], []))
     with report(made.updates, made.sessions, made.fanout) as tables:
         found = {name: rows(table) for name, table in tables.tables.items()}
-    assert found["overview"] == [(None, None, 0, 0, 0, 0, 0, 0, 0)]
-    assert found["fanout"] == [(0, 0, None, None, None, None, None, None)]
+    assert found["overview"] == [(None, None, *9 * (0,))]
+    assert found["fanout"] == [(0, 0, 0, None, None, None, None, None, None)]
     assert found["traffic"] == found["concurrency"] == found["topics"] == found["selectors"] == []
     assert all(row[2] == 0 and row[3] is None for row in found["capacity"])
 
@@ -299,8 +303,13 @@ def test_an_empty_period_has_no_hours(spark: SparkSession) -> None:
 
 
 def test_quantiles_are_fanouts_that_occurred(spark: SparkSession) -> None:
-    published = spark.range(1, 1_001).select(F.col("id").alias("fanout"))
-    assert rows(fanout_quantiles(published)) == [(1_000, 500_500, 500.5, 500, 900, 990, 999, 1_000)]
+    published = spark.range(1, 1_001).select(F.col("id").alias("fanout"), F.col("id").alias("at_least"))
+    published = published.withColumn("presence", F.lit(False))
+    schema = "fanout long, at_least long, presence boolean"
+    assert rows(fanout_quantiles(published)) == [(1_000, 0, 500_500, 500.5, 500, 900, 990, 999, 1_000)]
+    # Neither updates about presence nor unknown fan-outs change them.
+    others = spark.createDataFrame([(9_999, 9_999, True), (None, 4_000, True), (None, 4_000, False)], schema)
+    assert rows(fanout_quantiles(published.unionAll(others))) == [(1_001, 1, 504_500, 500.5, 500, 900, 990, 999, 1_000)]
 
 
 def test_an_update_has_the_fanout_of_the_matching_by_time_or_by_position(spark: SparkSession) -> None:
@@ -320,7 +329,7 @@ def test_an_update_has_the_fanout_of_the_matching_by_time_or_by_position(spark: 
             *((["/a"], n) for n in expected),
             (["/b"], 0),
         ]
-        assert rows(hot_topics(published, 1)) == [("/a", 2, 0, 6)]
+        assert rows(hot_topics(published, 1)) == [("/a", 2, 0, *NONE, 6)]
     with pytest.raises(Exception, match="fanout: update v is missing: match its day first"):
         with_fanout(updates, by_time.where("update_id = 'u'")).collect()
 
@@ -337,7 +346,14 @@ def test_a_report_is_written_table_by_table_and_can_be_repeated(spark: SparkSess
     assert spark.read.parquet(f"{directory}/overview").count() == 1
     back = spark.read.option("header", True).csv(f"{directory}/topics").collect()
     assert [row.asDict() for row in back] == [
-        {"topic": "/a", "updates": "1", "private_updates": "0", "deliveries": "1"}
+        {
+            "topic": "/a",
+            "updates": "1",
+            "private_updates": "0",
+            "presence_updates": "0",
+            "unknown": "0",
+            "deliveries": "1",
+        }
     ]
     before = snapshot(tmp_path)
     for format in ("csv", "parquet"):

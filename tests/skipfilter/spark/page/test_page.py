@@ -34,7 +34,8 @@ def content(bins: int = 24, topics: list[str] | None = None, private: int = 300)
     names = ["https://example.com/1", EVIL, "é" * 500] if topics is None else topics
     return Content(
         overview={
-            "start": START, "end": START + timedelta(hours=bins), "updates": 1_000, "deliveries": 1_234_567,
+            "start": START, "end": START + timedelta(hours=bins), "updates": 1_000, "presence_updates": 0,
+            "unknown": 0, "deliveries": 1_234_567,
             "published_bytes": 10_000, "delivered_bytes": 2_345_678, "topics": 77, "sessions": 500, "subscribers": 444,
         },
         growth=3.0,
@@ -45,12 +46,13 @@ def content(bins: int = 24, topics: list[str] | None = None, private: int = 300)
         ],
         churn=[{"time": time, "connected": n, "disconnected": 1, "peak": n + 5} for n, time in enumerate(times)],
         moments=[{"time": time, "connected": n, "disconnected": 1, "peak": n + 5} for n, time in enumerate(times)],
-        fanout={"updates": 1_000, "deliveries": 9, "mean": 3.25, "p50": 1, "p90": 7, "p99": 40, "p999": 60, "max": 61},
+        fanout={"updates": 1_000, "unknown": 0, "deliveries": 9, "mean": 3.25, "p50": 1, "p90": 7, "p99": 40, "p999": 60, "max": 61},
         distribution=[{"fanout": n, "updates": 1_000 >> n, "deliveries": n} for n in range(8)],
         topics=[{"topic": name, "deliveries": 99 - n, "updates": 5, "private_updates": 1} for n, name in enumerate(names)],
         heat_per="hour",
         heat=[{"topic": name, "time": time, "deliveries": 3} for name in names for time in times[:CELLS]],
-        private={"updates": 1_000, "private": private, "share": private / 1_000, "to_nobody": 120, "unauthorised": 20},
+        private={"updates": 1_000, "private": private, "share": private / 1_000, "unknown": 0, "to_nobody": 120,
+                 "unauthorised": 20, "presence": 0},
         selectors=[{"role": "subscribed", "type": "mqtt", "sessions": 4, "selectors": 5, "distinct": 3}],
         lengths={"sessions": 500, "still_connected": 9, "mean": 5.0, "p50": 61, "p90": 3_700, "p99": 90_000, "p999": 90_001, "max": 0},
         capacity=[
@@ -65,8 +67,8 @@ def content(bins: int = 24, topics: list[str] | None = None, private: int = 300)
 NOBODY = content()._replace(
     overview=dict.fromkeys(content().overview, 0) | {"start": None, "end": None},
     traffic=[], churn=[], moments=[], distribution=[], topics=[], heat=[], selectors=[],
-    fanout=dict.fromkeys(content().fanout) | {"updates": 0},
-    private={"updates": 0, "private": 0, "share": None, "to_nobody": 0, "unauthorised": 0},
+    fanout=dict.fromkeys(content().fanout) | {"updates": 0, "unknown": 0},
+    private=dict.fromkeys(content().private, 0) | {"share": None},
     lengths=dict.fromkeys(content().lengths) | {"sessions": 0, "still_connected": 0},
     capacity=[{"measure": "connections", "per": "moment", "peak": 0, "at": None, "planned": 0.0}], gaps=[],
 )  # fmt: skip

@@ -36,7 +36,8 @@ WRITTEN = {
     "cause string!",
     "POSTINGS": "shard int!, match_type string!, selector string!, subscribed binary, authorised binary, "
     "n_subscribed bigint!, n_authorised bigint!",
-    "FANOUT": "update_id string!, ts timestamp!, position bigint, fanout bigint!, made_from string, dt date!",
+    "FANOUT": "update_id string!, ts timestamp!, position bigint, fanout bigint, at_least bigint, "
+    "made_from string, dt date!",
     "SCHEMA": "id string!, type string, data string!, retry bigint, topics array<string>, private boolean, "
     "ts timestamp, position bigint, epoch string",
     "SESSION_EVENTS": "event string!, node string!, number bigint, ts timestamp!, after bigint, until bigint, "
