@@ -15,11 +15,10 @@ import signal
 import sys
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import ModuleType
 
 
 class Command(NamedTuple):
@@ -85,7 +84,10 @@ def _run(words: list[str]) -> None:
     """Run a command."""
     first = words[0] if words else "--help"
     if COMPLETION in os.environ or first in ("--install-completion", "--show-completion"):
-        _load("completion", "hub").main(words)
+        try:
+            import_module("hub.cli.completion").main(words)
+        except ImportError as error:
+            _exit_without(_missing(error, "completion", "hub"))
     elif first in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         print(_HELP.format(commands="\n".join(f"  {name:<{width}}  {each.help}" for name, each in COMMANDS.items())))
@@ -96,8 +98,7 @@ def _run(words: list[str]) -> None:
     elif first in COMMANDS:
         if first == "serve":
             _keep_hang_up()
-        command: Any = _load(first, COMMANDS[first].extra).main
-        command(words[1:], prog_name=f"skipfilter {first}")
+        _run_command(first, words[1:])
     else:
         from difflib import get_close_matches
 
@@ -114,18 +115,37 @@ def _keep_hang_up() -> None:
         signal.signal(number, lambda *_: None)
 
 
-def _load(name: str, extra: str) -> ModuleType:
-    """Return the module of a command; exit if a package of its extra is missing."""
-    try:
-        return import_module(f"hub.cli.{name}")
-    except ImportError as error:
-        package = (error.name or "hub").partition(".")[0]
-        if package in ("hub", "skipfilter"):  # a mistake of this project
-            raise
-        from skipfilter.text import missing
+def _run_command(name: str, words: list[str]) -> None:
+    """Run a command.
 
-        print(f"skipfilter: {missing(name, package, extra)}", file=sys.stderr)
-        sys.exit(2)
+    If a package of its extra is missing, its help is what COMMANDS says of it, and how
+    to install the package.
+    """
+    extra, does = COMMANDS[name]
+    try:
+        command: Any = import_module(f"hub.cli.{name}").main
+        command(words, prog_name=f"skipfilter {name}")
+    except ImportError as error:
+        needed = _missing(error, name, extra)
+        if words[-1:] not in (["-h"], ["--help"]):
+            _exit_without(needed)
+        print(f"Usage: skipfilter {name} ...\n\n  {does[:1].upper()}{does[1:]}.\n\nTo see its options: {needed}")
+
+
+def _missing(error: ImportError, what: str, extra: str) -> str:
+    """Return the message that a package of an extra is missing."""
+    package = (error.name or "hub").partition(".")[0]
+    if package in ("hub", "skipfilter"):  # a mistake of this project
+        raise error
+    from skipfilter.text import missing
+
+    return missing(what, package, extra)
+
+
+def _exit_without(needed: str) -> NoReturn:
+    """Exit because a package is missing."""
+    print(f"skipfilter: {needed}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

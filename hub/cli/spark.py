@@ -1,7 +1,8 @@
 """`skipfilter spark`: all jobs on Spark.
 
 The jobs here are for a hub: its event log as tables, and the hub as a source and a
-sink.  Those of `skipfilter.spark.cli` continue with the tables, and need no hub.
+sink.  Those of `skipfilter.spark.cli` continue with the tables, and need no hub.  Each
+imports Spark when it runs, so that the help needs no package of the extra `spark`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,15 @@ from typing import Annotated
 import typer
 
 from hub.cli.app import app
-from hub.spark import register
-from hub.spark.tables import append_updates, read_table
-from hub.spark.tables import tables as bring_up_to_date
-from skipfilter.spark.cli import jobs
-from skipfilter.spark.console import Conf, Tables, job, pairs, step
-from skipfilter.spark.errors import BadInput
-from skipfilter.spark.tables.schemas import UPDATES
+from skipfilter.spark.cli import Conf, Tables, are_pairs, jobs, require
+from skipfilter.spark.tables import local
 from skipfilter.text import example
 
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help='An option of format("mercure"); repeatable.'),
+    typer.Option(
+        "--option", metavar="NAME=VALUE", callback=are_pairs, help='An option of format("mercure"); repeatable.'
+    ),
 ]
 Url = Annotated[str, typer.Argument(help="The URL of the hub.")]
 
@@ -53,6 +51,13 @@ def tables(
     """Append the new lines of an event log to the tables; each line once, however often
     this runs.
     """
+    require(log, conf, lambda place: (local.no_exports if exported else local.not_a_log)(place, log), "LOG")
+    from hub.spark.tables import append_updates, read_table
+    from hub.spark.tables import tables as bring_up_to_date
+    from skipfilter.spark.console import job, step
+    from skipfilter.spark.errors import BadInput
+    from skipfilter.spark.tables.schemas import UPDATES
+
     with job("tables", conf) as spark, step(tables):
         if exported:
             append_updates(spark, log, tables)
@@ -67,9 +72,12 @@ def ingest(url: Url, table: str, options: Options = None, conf: Conf = None) -> 
     """Append the updates that a hub has had since the last run to a table in
     Parquet.
     """
+    from hub.spark import register
+    from skipfilter.spark.console import job, pairs, step
+
     with job("ingest", conf) as spark, step(table):
         register(spark)
-        events = spark.readStream.format("mercure").option("url", url).options(**pairs(options, "--option")).load()
+        events = spark.readStream.format("mercure").option("url", url).options(**pairs(options)).load()
         written = events.writeStream.format("parquet").option("checkpointLocation", f"{table}/_checkpoint")
         written.trigger(availableNow=True).start(table).awaitTermination()
 
@@ -82,10 +90,13 @@ def publish(table: str, url: Url, options: Options = None, conf: Conf = None) ->
 
     The table needs a column `private`, or --option private=true|false for all rows.
     """
+    from hub.spark import register
+    from skipfilter.spark.console import job, pairs, step
+
     with job("publish", conf) as spark, step(url):
         register(spark)
         rows = spark.read.parquet(table)
-        rows.write.format("mercure").mode("append").option("url", url).options(**pairs(options, "--option")).save()
+        rows.write.format("mercure").mode("append").option("url", url).options(**pairs(options)).save()
 
 
 main.registered_commands += jobs.registered_commands

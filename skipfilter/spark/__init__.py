@@ -6,11 +6,12 @@ The result is which session received which update, or would have received it.
                             ├──► match ──► fanout, bitmaps, rows, received
     updates  ──► topics  ───┘
 
-    cli            the commands of `skipfilter spark`
-      ├► page/         a report as one HTML file
-      ├► jobs/         what the commands compute
-      └► tables/       where the tables are, and their columns
-           └► console · session     progress and one-line errors; the session of Spark
+    cli            the options of `skipfilter spark`, which need no Spark
+      └► commands     what the commands do
+           ├► page/     a report as one HTML file
+           ├► jobs/     what the commands compute
+           └► tables/   where the tables are, and their columns
+                └► console · session   progress and errors; the session of Spark
 
 Belongs here: plans of Spark, and tables in files.
 Does not belong here: what a worker does with a batch, which needs no Spark

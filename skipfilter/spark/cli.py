@@ -11,45 +11,42 @@ all of its result before it replaces the earlier one.  The page is report/index.
 over Spark Connect a file in report/page.
 
 The exit status is 0 if the job is done, 1 if it failed, and 2 if an argument is
-invalid.  Standard error has the reason.
+invalid or names what is not there: that is looked for before Spark starts, if it is on
+this machine.  Standard error has the reason.
 """
 
 from __future__ import annotations
 
-import shlex
-from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
-from functools import reduce
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from datetime import datetime
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
-from pyspark.sql import functions as F  # noqa: N812
 
-from skipfilter.bulk.outputs import Output
-from skipfilter.bulk.ranges import BROADCAST_BYTES
-from skipfilter.spark.console import Conf, Tables, job, say, step, steps
-from skipfilter.spark.errors import BadInput, MissingTable
-from skipfilter.spark.jobs.audit import audit as who_could_read
-from skipfilter.spark.jobs.gaps import of_time, sentences
-from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate_updates
-from skipfilter.spark.jobs.generations import Outdated, generations, marked
-from skipfilter.spark.jobs.generations import whole as mark_of_all
-from skipfilter.spark.jobs.indexing import postings
-from skipfilter.spark.jobs.matching import Matching, Options, of_days
-from skipfilter.spark.jobs.matching import match as what_matches
-from skipfilter.spark.jobs.report import report as what_happened
-from skipfilter.spark.jobs.unknown import of_epoch, of_sessions, of_updates, perhaps
-from skipfilter.spark.page import page
-from skipfilter.spark.tables import files
-from skipfilter.spark.tables.inputs import Inputs
-from skipfilter.spark.tables.schemas import FANOUT, GAPS, SESSIONS, UPDATES
+from skipfilter.spark.tables import local
 from skipfilter.text import example
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Callable
+    from pathlib import Path
 
-    from skipfilter.bulk.matching import By
+Tables = Annotated[str, typer.Argument(help="The directory of tables.", show_default=False)]
+
+
+def are_pairs(texts: list[str] | None) -> list[str] | None:
+    """Return `texts` unchanged.  Raises BadParameter if one is not NAME=VALUE."""
+    for text in texts or ():
+        if "=" not in text:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+    return texts
+
+
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", callback=are_pairs, help="A Spark setting; repeatable."),
+]
 
 
 def _absolute(url: str | None) -> str | None:
@@ -92,22 +89,31 @@ ByOption = Annotated[
     ),
 ]
 MaxBroadcastBytes = Annotated[
-    int, typer.Option(help="The maximum number of bytes of sessions and selectors in a worker.")
+    int | None,
+    typer.Option(
+        help="The maximum number of bytes of sessions and selectors in a worker; by default 268435456 (256 MiB)."
+    ),
 ]
 
 
-_ROWS: Final = "; ".join(f"{output}: {output.row}" for output in Output)
+class OutputName(StrEnum):
+    """The names of `skipfilter.bulk.outputs.Output`, which the help must not import."""
+
+    FANOUT = "fanout"
+    BITMAPS = "bitmaps"
+    ROWS = "rows"
+    RECEIVED = "received"
+
+
 Outputs = Annotated[
-    list[Output], typer.Option("--output", help=f"The table to write; repeatable. What a row stands for: {_ROWS}.")
+    list[OutputName],
+    typer.Option(
+        "--output",
+        help="The table to write; repeatable. What a row stands for: fanout: each update, also if no session received "
+        "it; bitmaps: each update and shard with a session that received it; rows: each delivery; received: each "
+        "session that received an update.",
+    ),
 ]
-
-
-_NEEDED: Final = {
-    "updates": (UPDATES, "`generate`, or `skipfilter spark tables`,"),
-    "sessions": (SESSIONS, "`generate`, or `skipfilter spark tables`,"),
-    "fanout": (FANOUT, "`match`"),
-}
-"""The schema of each table that a job needs, and the command that writes it."""
 
 
 jobs = typer.Typer()
@@ -119,22 +125,14 @@ def generate(
     tables: Tables,
     subscribers: Annotated[int, typer.Option(help="The number of sessions.", min=0)] = 2_000,
     updates: Annotated[int, typer.Option(help="The number of updates.", min=0)] = 20_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = Workload().seed,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same rows.", show_default=False)] = None,
     conf: Conf = None,
 ) -> None:
     """Generate the updates and sessions of an invented day.
 
     The same options give the same rows.
     """
-    with job("generate", conf) as spark:
-        # Otherwise, `tables` would continue a table that is no longer there.
-        if files.exists(spark, f"{tables}/_checkpoints"):
-            raise BadInput(f"{tables}: it has the tables of a hub; choose another directory for invented ones")
-        workload = Workload(subscribers=subscribers, updates=updates, seed=seed)
-        with step(f"{subscribers:,} sessions"):
-            files.write(generate_sessions(spark, workload), f"{tables}/sessions")
-        with step(f"{updates:,} updates"):
-            files.write(generate_updates(spark, workload), f"{tables}/updates", by_day=True)
+    _commands().generate(tables, conf, subscribers, updates, seed)
 
 
 @jobs.command(epilog=example("skipfilter spark index day"))
@@ -144,19 +142,19 @@ def index(tables: Tables, conf: Conf = None) -> None:
     A list has two roaring bitmaps: the sessions that declare the selector, and those
     that are granted it.
     """
-    with job("index", conf) as spark, step(f"{tables}/postings"):
-        files.write(postings(_read(spark, tables, "sessions")), f"{tables}/postings")
+    require(tables, conf, lambda place: local.missing_table(place, tables, ["sessions"]))
+    _commands().index(tables, conf)
 
 
 @jobs.command(epilog=example("skipfilter spark match day --output fanout --output rows"))
 def match(
     tables: Tables,
-    outputs: Outputs = [Output.FANOUT],  # noqa: B006  the list is never modified
+    outputs: Outputs = [OutputName.FANOUT],  # noqa: B006  the list is never modified
     by: ByOption = None,
     base_url: Url = None,
     first: From = None,
     last: To = None,
-    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
+    max_broadcast_bytes: MaxBroadcastBytes = None,
     conf: Conf = None,
 ) -> None:
     """Write which session received which update.
@@ -165,74 +163,8 @@ def match(
     days.  A count is null if a hub was killed and did not record all of it; at_least
     then has what it recorded.
     """
-    with job("match", conf) as spark:
-        days = first and first.date(), last and last.date()
-        inputs = _inputs(spark, tables)
-        by, base_url = by or inputs.by, base_url or inputs.hub()
-        gaps = _gaps(spark, tables)
-        updates, sessions = of_days(inputs.updates, inputs.sessions, *days, by)
-        with step("generations of the days"):
-            found = generations(updates, sessions, gaps, by)
-        with ExitStack() as prepared:
-            # The outputs share the postings and keys of each epoch.
-            with step(f"postings and keys, by {by}"):
-                options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
-                matchings = [
-                    (prepared.enter_context(Matching(log.updates, log.sessions, **options)), log)
-                    for log in _logs(updates, sessions, gaps, by)
-                ]
-            if not of_time(gaps, *_moments(first, last), by=by).isEmpty():
-                say(f"{tables}/gaps: some deliveries may be missing, so some counts are null: see `report` or `audit`")
-            for output in outputs:
-                with step(f"{tables}/{output}"):
-                    parts = (_made(output, matching, log, inputs.sessions, options) for matching, log in matchings)
-                    made = reduce(lambda one, other: one.unionAll(other), parts)
-                    if output.of_updates:
-                        dated = marked(made.withColumn("dt", F.to_date("ts")), found)
-                        files.write(dated, f"{tables}/{output}", by_day=True, days=days)
-                    else:
-                        files.write(made.select("*", mark_of_all(found)), f"{tables}/{output}")
-
-
-class _Log(NamedTuple):
-    """Tables that can be matched with each other."""
-
-    updates: DataFrame
-    sessions: DataFrame
-    gaps: DataFrame
-
-
-def _made(output: Output, matching: Matching, log: _Log, sessions: DataFrame, options: Options) -> DataFrame:
-    """Return an output; in a count, what is not known is null.
-
-    `sessions` are those of all days.
-    """
-    found = matching.output(output)
-    if output is Output.FANOUT:
-        return of_updates(found, log.gaps, options["by"])
-    if output is Output.RECEIVED:
-        if log.gaps.isEmpty():
-            return of_sessions(found, found.limit(0))
-        besides = perhaps(log.updates, sessions, log.gaps, options["by"])
-        return of_sessions(found, what_matches(log.updates, besides, output, **options))
-    return found
-
-
-def _logs(updates: DataFrame, sessions: DataFrame, gaps: DataFrame, by: By) -> list[_Log]:
-    """Return the tables that can be matched with each other.
-
-    By position, these are the rows of each epoch, because positions of different epochs
-    are not comparable.
-    """
-    whole = _Log(updates, sessions, gaps)
-    if by == "time":
-        return [whole]
-    epochs = [epoch for [epoch] in updates.select("epoch").unionAll(sessions.select("epoch")).distinct().collect()]
-
-    def of(table: DataFrame, epoch: str | None) -> DataFrame:
-        return table.filter(F.col("epoch").eqNullSafe(F.lit(epoch)))
-
-    return [_Log(of(updates, epoch), of(sessions, epoch), of_epoch(gaps, epoch)) for epoch in epochs] or [whole]
+    _require_day(tables, conf, ["updates", "sessions"], first, last)
+    _commands().match(tables, conf, outputs, by, base_url, first, last, max_broadcast_bytes)
 
 
 @jobs.command(epilog=example("skipfilter spark report day"))
@@ -241,39 +173,15 @@ def report(
     base_url: Url = None,
     first: From = None,
     last: To = None,
-    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
+    max_broadcast_bytes: MaxBroadcastBytes = None,
     conf: Conf = None,
 ) -> None:
     """Write tables and a page that report what happened.
 
     Run `match` first: this job needs its fan-out.
     """
-    with job("report", conf, has_bar=True) as spark:
-        fanout = _read(spark, tables, "fanout")
-        start, end = _moments(first, last)
-        with step(f"{tables}/fanout of the present updates and sessions"):
-            inputs = _inputs(spark, tables)
-            try:
-                found = what_happened(
-                    inputs.updates,
-                    inputs.sessions,
-                    fanout,
-                    start=start,
-                    end=end,
-                    base_url=base_url or inputs.hub(),
-                    gaps=_gaps(spark, tables),
-                    by=inputs.by,
-                    max_broadcast_bytes=max_broadcast_bytes,
-                )
-            except Outdated as error:
-                command = ["match", tables, "--from", str(error.days[0]), "--to", str(error.days[-1])]
-                command += [] if base_url is None else ["--base-url", base_url]
-                raise BadInput(f"{tables}/{error}: skipfilter spark {shlex.join(command)}") from None
-        with steps(f"{tables}/report", len(found.tables) + 1) as begin:
-            found = found.write(f"{tables}/report", begins=begin)
-            begin("index.html")
-            written = files.write_page(spark, page(found), f"{tables}/report")
-    say(f"look at {written}")
+    _require_day(tables, conf, ["fanout", "updates", "sessions"], first, last)
+    _commands().report(tables, conf, base_url, first, last, max_broadcast_bytes)
 
 
 @jobs.command(epilog=example("skipfilter spark audit day https://example.com/books/1"))
@@ -284,60 +192,34 @@ def audit(
     base_url: Url = None,
     first: From = None,
     last: To = None,
-    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
+    max_broadcast_bytes: MaxBroadcastBytes = None,
     conf: Conf = None,
 ) -> None:
     """Write who could read a topic, by which selector, and who received it.
 
     Prints the first rows.
     """
-    with job("audit", conf) as spark:
-        start, end = _moments(first, last)
-        inputs = _inputs(spark, tables)
-        by, base_url = by or inputs.by, base_url or inputs.hub()
-        gaps = _gaps(spark, tables)
-        logs = _logs(inputs.updates, inputs.sessions, gaps, by)
-        with step(f"{tables}/audit"):
-            options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
-            parts = [who_could_read(topic, *log, start, end, **options) for log in logs]
-            files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
-        spark.read.parquet(f"{tables}/audit").orderBy(F.desc("at_least"), "subscriber_id").show(truncate=60)
-        for sentence in sentences(of_time(gaps, start, end, by=by)):
-            typer.echo(sentence)
+    _require_day(tables, conf, ["updates", "sessions"], first, last)
+    require(tables, conf, lambda place: local.unknown_topic(place, tables, topic), "TOPIC")
+    _commands().audit(tables, conf, topic, by, base_url, first, last, max_broadcast_bytes)
 
 
-def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:
-    """Return the beginning of the first day and the end of the last, in UTC."""
-    return first and first.replace(tzinfo=UTC), last and last.replace(tzinfo=UTC) + timedelta(days=1)
+def _commands() -> Any:
+    """Return the module with the work.  Its import takes a second, and needs Spark."""
+    return import_module("skipfilter.spark.commands")
 
 
-def _inputs(spark: SparkSession, tables: str) -> Inputs:
-    """Return the tables of updates and of sessions."""
-    updates, sessions = _read(spark, tables, "updates"), _read(spark, tables, "sessions")
-    try:
-        return Inputs.of(updates, sessions)
-    except BadInput as error:
-        raise BadInput(f"{tables}: {error}: run `generate` again") from None
+def _require_day(
+    tables: str, conf: list[str] | None, names: list[str], first: datetime | None, last: datetime | None
+) -> None:
+    """Raise BadParameter if local tables are missing, or have no update of the days."""
+    days = first and first.date(), last and last.date()
+    require(tables, conf, lambda place: local.missing_table(place, tables, names))
+    require(tables, conf, lambda place: local.missing_days(place, tables, *days))
 
 
-def _gaps(spark: SparkSession, tables: str) -> DataFrame:
-    """Return the table of gaps, which is empty if there is none.
-
-    Generated sessions have no such table, nor have tables of earlier versions.
-    """
-    try:
-        return files.read(spark, f"{tables}/gaps", GAPS)
-    except MissingTable:
-        return spark.createDataFrame([], GAPS)
-
-
-def _read(spark: SparkSession, tables: str, name: str) -> DataFrame:
-    """Return a table that a job needs.
-
-    Raises MissingTable, with the command that writes the table, if there is none.
-    """
-    schema, writer = _NEEDED[name]
-    try:
-        return files.read(spark, f"{tables}/{name}", schema)
-    except MissingTable as error:
-        raise MissingTable(f"{error}: {writer} writes it") from None
+def require(path: str, conf: list[str] | None, fault: Callable[[Path], str], argument: str = "TABLES") -> None:
+    """Raise BadParameter if `path` is on this machine and `fault` finds one there."""
+    place = local.local(path, conf)
+    if place is not None and (said := fault(place)):
+        raise typer.BadParameter(said, param_hint=argument)

@@ -11,7 +11,7 @@ import sys
 import time
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-Tables = Annotated[str, typer.Argument(help="The directory of tables.", show_default=False)]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; repeatable.")]
-
 
 @contextmanager
 def job(name: str, conf: Sequence[str] | None, *, has_bar: bool = False) -> Iterator[SparkSession]:
@@ -42,7 +39,7 @@ def job(name: str, conf: Sequence[str] | None, *, has_bar: bool = False) -> Iter
     """
     shows_progress = sys.stderr.isatty() and not has_bar
     settings = {"spark.ui.showConsoleProgress": str(shows_progress).lower(), "spark.log.level": "OFF"}
-    settings |= pairs(conf, "--conf")
+    settings |= pairs(conf)
     try:
         spark = _begin(f"skipfilter {name}", settings)
         # A wrong Python on the executors should be reported now, not as a failed task.
@@ -65,18 +62,9 @@ def job(name: str, conf: Sequence[str] | None, *, has_bar: bool = False) -> Iter
     raise typer.Exit(1)
 
 
-def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Return the values of a repeatable option, each NAME=VALUE, as a dict.
-
-    Raises BadParameter, which names the option, for another text.
-    """
-    found = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
-        found[name] = value
-    return found
+def pairs(texts: Sequence[str] | None) -> dict[str, str]:
+    """Return the values of a repeatable option, each NAME=VALUE, as a dict."""
+    return {name: value for name, _, value in (text.partition("=") for text in texts or ())}
 
 
 def _begin(app: str, settings: dict[str, str]) -> SparkSession:

@@ -1,5 +1,6 @@
 """Where the tables are, and what is in them.
 
+    local      mistakes that show in directories, before Spark has started
     files      reads and replaces tables; a replacement that fails loses nothing
     inputs     what the tables of updates and of sessions have in common
     schemas    the tables, column by column

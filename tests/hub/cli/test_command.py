@@ -107,11 +107,32 @@ def test_a_command_that_does_not_exist_is_named(words: str, told: str, capsys: p
 @pytest.mark.parametrize(("name", "package", "extra"), [("serve", "typer", "hub"), ("spark", "pyspark", "hub,spark")])
 @pytest.mark.processes
 def test_a_command_without_its_packages_names_the_extra(name: str, package: str, extra: str) -> None:
-    program = f"import sys; sys.modules[{package!r}] = None; from hub.__main__ import main; main()"
-    words = [sys.executable, "-c", program, name, "--help"]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == f"skipfilter: {name} needs {package}: {INSTALL.format(extra=extra)}\n"
+    needed = f"{name} needs {package}: {INSTALL.format(extra=extra)}\n"
+    ended = without([package], name, "generate", "day")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"skipfilter: {needed}")
+    ended = without([package, "typer"], name, "--help")
+    does = COMMANDS[name].help
+    needed = needed.replace(package, "typer")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == (
+        f"Usage: skipfilter {name} ...\n\n  {does[:1].upper()}{does[1:]}.\n\nTo see its options: {needed}"
+    )
+
+
+def without(packages: list[str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as if packages were not installed."""
+    program = f"import sys; sys.modules.update(dict.fromkeys({packages})); from hub.__main__ import main; main()"
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", [("spark",), *(("spark", name) for name in ("tables", "match", "publish"))])
+@pytest.mark.processes
+def test_the_help_of_spark_needs_neither_spark_nor_the_hub(words: tuple[str, ...]) -> None:
+    packages = "pyspark", "py4j", "pyarrow", "pandas", "numpy", "rich", "starlette", "structlog", "httpx2"
+    ended = without(list(packages), *words, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Example" in ended.stdout
 
 
 # -- the help of each command

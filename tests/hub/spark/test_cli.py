@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hub.cli.spark import main
+from skipfilter.spark import console
 from tests.hub.spark.hubs import events_in, metadata_in, publish, token_file
 
 if TYPE_CHECKING:
@@ -91,12 +92,38 @@ def test_errors_are_one_sentence(spark: SparkSession, hub: HubProcess, tmp_path:
     assert "secret" not in result.output
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "log.parquet").write_text("")
-    result = run("tables", tmp_path / "exported", tmp_path / "empty", "--exported")
-    assert result.exit_code == 1
-    assert f"tables: {tmp_path}/exported: no update was found in files" in result.stderr
-    result = run("tables", tmp_path / "nowhere", tmp_path / "day")
-    assert result.exit_code == 1
-    assert f"tables: {tmp_path}/nowhere/updates does not exist\n" in result.stderr
+    for log, *exported, said in (
+        ("exported", "--exported", ": no update was found in files named .ndjson or .jsonl"),
+        ("nowhere", "/updates does not exist"),
+    ):
+        result = run("tables", tmp_path / log, tmp_path / "day", *exported)
+        assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, f"tables: {tmp_path}/{log}{said}")
+
+
+def test_a_directory_that_is_no_event_log_is_refused_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setattr(console, "spark_session", None)
+    told = "name the directory in HUB_EVENT_LOG\n"
+    result = run("tables", tmp_path, tmp_path / "day")
+    assert (result.exit_code, result.stderr.splitlines(keepends=True)[-1]) == (
+        2,
+        f"Error: Invalid value for LOG: {tmp_path}/updates does not exist: {told}",
+    )
+    for name in ("updates", "sessions"):  # tables, and not the log that they are of
+        (tmp_path / name / "dt=2026-01-01").mkdir(parents=True)
+        (tmp_path / name / "part-0.snappy.parquet").touch()
+    result = run("tables", tmp_path, tmp_path / "day")
+    assert result.stderr.endswith(f"LOG: {tmp_path}: it has no segment of an event log: {told}")
+    result = run("tables", tmp_path, tmp_path / "day", "--exported")
+    assert result.stderr.endswith(f"LOG: {tmp_path}: no update was found in files named .ndjson or .jsonl\n")
+    # A log whose first segment is not closed yet is a log.
+    for name in ("lock", "updates/20261103T120000.000000Z-N.jsonl.part"):
+        (tmp_path / name).touch()
+        with pytest.raises(TypeError):  # the session
+            main(["tables", str(tmp_path), str(tmp_path / "day")], standalone_mode=False)
+        (tmp_path / name).unlink()
 
 
 def test_the_python_of_the_readme_reads_and_writes(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 from typer.testing import CliRunner
 
 from hub.cli.spark import main
-from skipfilter.spark import cli, spark_session
+from skipfilter.spark import commands, spark_session
 from skipfilter.spark.errors import MissingTable, PipelineError
 from skipfilter.spark.jobs.report import report
 from skipfilter.spark.tables import files
@@ -53,7 +53,7 @@ def jobs(day: str, dt: str) -> None:
         return f"<p>{found.growth}\n</p>"
 
     # One table of the report is enough, and no plots.
-    with mock.patch.multiple(cli, what_happened=overview, page=page):
+    with mock.patch.multiple(commands, what_happened=overview, page=page):
         run("report", day)
 
 

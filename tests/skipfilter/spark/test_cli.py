@@ -29,11 +29,13 @@ from typer.testing import CliRunner
 
 from hub.cli.spark import main
 from skipfilter.bulk.outputs import IDENTITY, Output
+from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.spark import Workload, console, generate_sessions, generate_updates
+from skipfilter.spark.cli import OutputName
 from skipfilter.spark.console import reason
 from skipfilter.spark.jobs.matching import of_days
 from skipfilter.spark.page.formats import short
-from skipfilter.spark.tables import files
+from skipfilter.spark.tables import files, local
 from skipfilter.spark.tables.schemas import SESSIONS, UPDATES
 from tests.skipfilter.spark.tables.test_files import snapshot
 from tests.skipfilter.worlds import Session, Update, World, by_brute_force
@@ -202,16 +204,116 @@ def test_a_period_that_ends_before_it_begins_is_refused_before_spark_starts(
         assert "'--to': 2026-11-20 is before the first day, 2026-11-28" in result.stderr
 
 
+def told_at_once(result: Result) -> str:
+    """Return the error of a command that has not started Spark."""
+    assert result.exit_code == 2
+    return result.stderr.splitlines()[-1].removeprefix("Error: Invalid value for ")
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing says that a path may be on another machine; SPARK_CONF_DIR would."""
+    for name in local._ELSEWHERE:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def no_spark(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "spark_session", None)
+
+
+MISSING = "the table does not exist: `generate`, or `skipfilter spark tables`, writes it"
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_missing_tables_and_days_are_reported_before_spark_starts(tmp_path: Path) -> None:
+    where = f"TABLES: {tmp_path}"
+    assert told_at_once(run("index", tmp_path)) == f"{where}/sessions: {MISSING}"
+    assert told_at_once(run("match", tmp_path)) == f"{where}/updates: {MISSING}"
+    assert told_at_once(run("match", tmp_path.as_uri())) == f"TABLES: {tmp_path.as_uri()}/updates: {MISSING}"
+    assert told_at_once(run("report", tmp_path)) == f"{where}/fanout: the table does not exist: `match` writes it"
+    for name in ("fanout", "updates", "sessions"):
+        (tmp_path / name).mkdir()
+    assert told_at_once(run("match", tmp_path, "--to=2026-11-28")) == (
+        f"{where}/updates: it has no update up to 2026-11-28: it has no day"
+    )
+    (tmp_path / "updates" / "dt=2026-11-29").mkdir()  # a day that became empty
+    for day in ("2026-11-21", "2026-11-23"):
+        (tmp_path / "updates" / f"dt={day}").mkdir()
+        (tmp_path / "updates" / f"dt={day}" / "part-0.parquet").touch()
+    there = "its days are 2026-11-21 to 2026-11-29"
+    for job, *chosen, said in (
+        ("match", "--from=2026-11-24", f"from 2026-11-24 on: {there}"),
+        ("report", "--to=2026-11-20", f"up to 2026-11-20: {there}"),
+        ("audit", "a", "--from=2026-11-22", "--to=2026-11-22", f"of 2026-11-22: {there}"),
+        ("audit", "a", "--from=2026-11-24", "--to=2026-11-28", f"from 2026-11-24 to 2026-11-28: {there}"),
+    ):
+        assert told_at_once(run(job, tmp_path, *chosen)) == f"{where}/updates: it has no update {said}"
+
+
+@pytest.mark.parametrize(
+    ("conf", "variable"),
+    [(["--conf", "spark.hadoop.fs.defaultFS=hdfs://a"], {}), (["--conf", "spark.remote=sc://a"], {})]
+    + [([], {name: "/x"}) for name in local._ELSEWHERE],
+)
+@pytest.mark.usefixtures("no_spark")
+def test_a_path_that_may_be_on_another_machine_is_left_to_spark(
+    monkeypatch: pytest.MonkeyPatch, conf: list[str], variable: dict[str, str]
+) -> None:
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TypeError):  # the session of the fixture
+        main(["match", "no such directory", *conf], standalone_mode=False)
+    assert local.local("s3a://bucket/day", None) is None
+    assert local.local("file://server/day", None) is None
+
+
+def test_spark_reports_what_the_look_at_directories_does_not_see(
+    spark: SparkSession, tmp_path: Path, day: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "local", lambda *_: None)
+        for job, name, said in (
+            ("index", "sessions", MISSING),
+            ("report", "fanout", "the table does not exist: `match` writes it"),
+        ):
+            result = run(job, tmp_path)
+            assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, f"{job}: {tmp_path}/{name}: {said}")
+        for job, *rest in (("match",), ("report",), ("audit", "a")):
+            result = run(job, day, *rest, "--from", "2031-01-01")
+            said = f"{job}: {day}/updates: it has no update from 2031-01-01 on"
+            assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, said)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_topic_that_nothing_is_about_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    selectors = [[("exact", "a"), ("mqtt", "b/+")], [("uritemplate", "c{x}")]]
+    workload = Workload(subscribers=2, updates=5)
+    sessions = generate_sessions(spark, workload).toArrow()
+    for column in ("selectors", "authorised"):
+        of = pa.array([[{"type": type, "pattern": pattern} for type, pattern in some] for some in selectors])
+        sessions = sessions.set_column(sessions.column_names.index(column), column, of)
+    files.write(spark.createDataFrame(sessions, SESSIONS), f"{tmp_path}/sessions")
+    files.write(generate_updates(spark, workload), f"{tmp_path}/updates", by_day=True)
+    topic = spark.read.parquet(f"{tmp_path}/updates").select(F.explode("topics")).collect()[0][0]
+    said = f"{tmp_path}: no update is on 'd', and no session could read it; a topic is compared exactly"
+    assert local.unknown_topic(tmp_path, str(tmp_path), "d") == said
+    for known in ("a", "b/1", "cx", topic):
+        assert local.unknown_topic(tmp_path, str(tmp_path), known) == ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(console, "spark_session", None)
+        assert told_at_once(run("audit", tmp_path, "d")) == f"TOPIC: {said}"
+        # Larger tables are left to Spark, and so are many patterns.
+        for name in ("PATTERNS", "READ_BYTES"):
+            with pytest.MonkeyPatch.context() as limit:
+                limit.setattr(local, name, 1)
+                assert local.unknown_topic(tmp_path, str(tmp_path), "d") == ""
+    result = run("audit", tmp_path, "d", "--conf", "spark.hadoop.fs.x=y")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, f"audit: {said}")
+    assert not (tmp_path / "audit").exists()
+
+
 def test_a_missing_or_wrongly_typed_column_is_reported_with_its_file(spark: SparkSession, tmp_path: Path) -> None:
-    result = run("index", tmp_path / "nowhere")
-    assert result.exit_code == 1
-    written = "`generate`, or `skipfilter spark tables`, writes it"
-    assert f"index: {tmp_path}/nowhere/sessions: the table does not exist: {written}\n" in result.stderr
-    result = run("match", tmp_path / "nowhere")
-    assert f"match: {tmp_path}/nowhere/updates: the table does not exist: {written}\n" in result.stderr
-    result = run("report", tmp_path)
-    assert result.exit_code == 1
-    assert f"report: {tmp_path}/fanout: the table does not exist: `match` writes it\n" in result.stderr
     spark.createDataFrame([(1,)], "subscriber_id long").write.parquet(f"{tmp_path}/sessions")
     result = run("index", tmp_path)
     assert f"index: {tmp_path}/sessions: it has no column subscriber of type string\n" in result.stderr
@@ -339,6 +441,7 @@ def test_java_stack_traces_are_left_out_of_an_error(spark: SparkSession, tmp_pat
 
 @pytest.mark.processes
 def test_a_setting_that_java_refuses_is_reported_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "sessions").mkdir()
     job = (sys.executable, "-m", "hub", "spark", "index", tmp_path, "--conf", "spark.executor.memory=zzz")
     ended = subprocess.run(job, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (ended.returncode, ended.stderr) == (1, "index: SparkException: Executor memory must be a positive number\n")
@@ -398,6 +501,8 @@ def test_the_help_lists_the_outputs() -> None:
     text = " ".join(done("match", "--help").stdout.split())
     assert f"[{'|'.join(Output)}]" in text
     assert all(f"{output}: {output.row}" in text for output in Output)
+    assert [str(name) for name in OutputName] == [str(output) for output in Output]
+    assert f"by default {BROADCAST_BYTES} ({BROADCAST_BYTES >> 20} MiB)" in text
 
 
 def test_the_written_tables_have_the_documented_schemas(spark: SparkSession, day: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hub.cli.spark import main
-from skipfilter.spark import cli
+from skipfilter.spark import commands
 from skipfilter.spark.jobs.gaps import SHOWN, of_time, sentences
 from skipfilter.spark.jobs.report import report
 from skipfilter.spark.tables import files
@@ -74,8 +74,8 @@ def test_every_job_warns_of_possible_gaps(spark: SparkSession, tmp_path: Path) -
     assert f"{day}/gaps: some deliveries may be missing" in run("match").stderr
     with pytest.MonkeyPatch.context() as patch:
         # The other tables and the page would take too long.
-        patch.setattr(cli, "what_happened", lambda *tables, **options: gaps_alone(report(*tables, **options)))
-        patch.setattr(cli, "page", lambda report: str(report.tables["gaps"].count()))
+        patch.setattr(commands, "what_happened", lambda *tables, **options: gaps_alone(report(*tables, **options)))
+        patch.setattr(commands, "page", lambda report: str(report.tables["gaps"].count()))
         run("report")
     assert (day / "report" / "index.html").read_text() == "1"
     told = run("audit", "https://example.com/rooms/0", "--from", "2026-01-31").stdout.splitlines()

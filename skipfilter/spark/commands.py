@@ -1,0 +1,272 @@
+"""What the commands do: read tables, start the jobs on them, and write the results.
+
+`skipfilter.spark.cli` declares the commands.  It does not import this module before it
+runs one, so that their help needs no package of the extra `spark`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, date, timedelta
+from functools import reduce
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import typer
+from pyspark.sql import functions as F  # noqa: N812
+
+from skipfilter.bulk.outputs import Output
+from skipfilter.bulk.ranges import BROADCAST_BYTES
+from skipfilter.spark.console import job, say, step, steps
+from skipfilter.spark.errors import BadInput, MissingTable
+from skipfilter.spark.jobs.audit import audit as who_could_read
+from skipfilter.spark.jobs.gaps import of_time, sentences
+from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate_updates
+from skipfilter.spark.jobs.generations import Outdated, generations, marked
+from skipfilter.spark.jobs.generations import whole as mark_of_all
+from skipfilter.spark.jobs.indexing import postings
+from skipfilter.spark.jobs.matching import Matching, Options, of_days
+from skipfilter.spark.jobs.matching import match as what_matches
+from skipfilter.spark.jobs.report import report as what_happened
+from skipfilter.spark.jobs.unknown import of_epoch, of_sessions, of_updates, perhaps
+from skipfilter.spark.page import page
+from skipfilter.spark.session import forget, persisted
+from skipfilter.spark.tables import files
+from skipfilter.spark.tables.inputs import Inputs
+from skipfilter.spark.tables.local import WRITERS, nothing_about, nothing_of
+from skipfilter.spark.tables.schemas import FANOUT, GAPS, SESSIONS, UPDATES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from skipfilter.bulk.matching import By
+
+_SCHEMAS: Final = {"updates": UPDATES, "sessions": SESSIONS, "fanout": FANOUT}
+"""The schema of each table that a job needs."""
+
+
+def generate(tables: str, conf: Sequence[str] | None, subscribers: int, updates: int, seed: int | None) -> None:
+    """Write the updates and sessions of an invented day."""
+    with job("generate", conf) as spark:
+        # Otherwise, `tables` would continue a table that is no longer there.
+        if files.exists(spark, f"{tables}/_checkpoints"):
+            raise BadInput(f"{tables}: it has the tables of a hub; choose another directory for invented ones")
+        workload = Workload(subscribers=subscribers, updates=updates)
+        if seed is not None:
+            workload = replace(workload, seed=seed)
+        with step(f"{subscribers:,} sessions"):
+            files.write(generate_sessions(spark, workload), f"{tables}/sessions")
+        with step(f"{updates:,} updates"):
+            files.write(generate_updates(spark, workload), f"{tables}/updates", by_day=True)
+
+
+def index(tables: str, conf: Sequence[str] | None) -> None:
+    """Write the posting lists of the sessions."""
+    with job("index", conf) as spark, step(f"{tables}/postings"):
+        files.write(postings(_read(spark, tables, "sessions")), f"{tables}/postings")
+
+
+def match(
+    tables: str,
+    conf: Sequence[str] | None,
+    outputs: Sequence[str],
+    by: By | None,
+    base_url: str | None,
+    first: datetime | None,
+    last: datetime | None,
+    max_broadcast_bytes: int | None,
+) -> None:
+    """Write outputs of `match`."""
+    with job("match", conf) as spark:
+        days = first and first.date(), last and last.date()
+        inputs = _inputs(spark, tables)
+        by, base_url = by or inputs.by, base_url or inputs.hub()
+        _require_updates(inputs.updates, tables, first, last)
+        gaps = _gaps(spark, tables)
+        updates, sessions = of_days(inputs.updates, inputs.sessions, *days, by)
+        with step("generations of the days"):
+            found = generations(updates, sessions, gaps, by)
+        with ExitStack() as prepared:
+            # The outputs share the postings and keys of each epoch.
+            with step(f"postings and keys, by {by}"):
+                options = _options(by, base_url, max_broadcast_bytes)
+                matchings = [
+                    (prepared.enter_context(Matching(log.updates, log.sessions, **options)), log)
+                    for log in _logs(updates, sessions, gaps, by)
+                ]
+            if not of_time(gaps, *_moments(first, last), by=by).isEmpty():
+                say(f"{tables}/gaps: some deliveries may be missing, so some counts are null: see `report` or `audit`")
+            for output in map(Output.of, outputs):
+                with step(f"{tables}/{output}"):
+                    parts = (_made(output, matching, log, inputs.sessions, options) for matching, log in matchings)
+                    made = reduce(lambda one, other: one.unionAll(other), parts)
+                    if output.of_updates:
+                        dated = marked(made.withColumn("dt", F.to_date("ts")), found)
+                        files.write(dated, f"{tables}/{output}", by_day=True, days=days)
+                    else:
+                        files.write(made.select("*", mark_of_all(found)), f"{tables}/{output}")
+
+
+class _Log(NamedTuple):
+    """Tables that can be matched with each other."""
+
+    updates: DataFrame
+    sessions: DataFrame
+    gaps: DataFrame
+
+
+def _made(output: Output, matching: Matching, log: _Log, sessions: DataFrame, options: Options) -> DataFrame:
+    """Return an output; in a count, what is not known is null.
+
+    `sessions` are those of all days.
+    """
+    found = matching.output(output)
+    if output is Output.FANOUT:
+        return of_updates(found, log.gaps, options["by"])
+    if output is Output.RECEIVED:
+        if log.gaps.isEmpty():
+            return of_sessions(found, found.limit(0))
+        besides = perhaps(log.updates, sessions, log.gaps, options["by"])
+        return of_sessions(found, what_matches(log.updates, besides, output, **options))
+    return found
+
+
+def _logs(updates: DataFrame, sessions: DataFrame, gaps: DataFrame, by: By) -> list[_Log]:
+    """Return the tables that can be matched with each other.
+
+    By position, these are the rows of each epoch, because positions of different epochs
+    are not comparable.
+    """
+    whole = _Log(updates, sessions, gaps)
+    if by == "time":
+        return [whole]
+    epochs = [epoch for [epoch] in updates.select("epoch").unionAll(sessions.select("epoch")).distinct().collect()]
+
+    def of(table: DataFrame, epoch: str | None) -> DataFrame:
+        return table.filter(F.col("epoch").eqNullSafe(F.lit(epoch)))
+
+    return [_Log(of(updates, epoch), of(sessions, epoch), of_epoch(gaps, epoch)) for epoch in epochs] or [whole]
+
+
+def report(
+    tables: str,
+    conf: Sequence[str] | None,
+    base_url: str | None,
+    first: datetime | None,
+    last: datetime | None,
+    max_broadcast_bytes: int | None,
+) -> None:
+    """Write the tables and the page of a report."""
+    with job("report", conf, has_bar=True) as spark:
+        fanout = _read(spark, tables, "fanout")
+        start, end = _moments(first, last)
+        with step(f"{tables}/fanout of the present updates and sessions"):
+            inputs = _inputs(spark, tables)
+            _require_updates(inputs.updates, tables, first, last)
+            try:
+                found = what_happened(
+                    inputs.updates,
+                    inputs.sessions,
+                    fanout,
+                    start=start,
+                    end=end,
+                    base_url=base_url or inputs.hub(),
+                    gaps=_gaps(spark, tables),
+                    by=inputs.by,
+                    max_broadcast_bytes=BROADCAST_BYTES if max_broadcast_bytes is None else max_broadcast_bytes,
+                )
+            except Outdated as error:
+                command = ["match", tables, "--from", str(error.days[0]), "--to", str(error.days[-1])]
+                command += [] if base_url is None else ["--base-url", base_url]
+                raise BadInput(f"{tables}/{error}: skipfilter spark {shlex.join(command)}") from None
+        with steps(f"{tables}/report", len(found.tables) + 1) as begin:
+            found = found.write(f"{tables}/report", begins=begin)
+            begin("index.html")
+            written = files.write_page(spark, page(found), f"{tables}/report")
+    say(f"look at {written}")
+
+
+def audit(
+    tables: str,
+    conf: Sequence[str] | None,
+    topic: str,
+    by: By | None,
+    base_url: str | None,
+    first: datetime | None,
+    last: datetime | None,
+    max_broadcast_bytes: int | None,
+) -> None:
+    """Write who could read a topic, and print the first rows."""
+    with job("audit", conf) as spark:
+        start, end = _moments(first, last)
+        inputs = _inputs(spark, tables)
+        _require_updates(inputs.updates, tables, first, last)
+        by, base_url = by or inputs.by, base_url or inputs.hub()
+        gaps = _gaps(spark, tables)
+        logs = _logs(inputs.updates, inputs.sessions, gaps, by)
+        with step(f"{tables}/audit"):
+            options = _options(by, base_url, max_broadcast_bytes)
+            parts = [who_could_read(topic, *log, start, end, **options) for log in logs]
+            found = persisted(reduce(lambda one, other: one.unionAll(other), parts))
+            try:
+                if found.isEmpty():
+                    raise BadInput(nothing_about(tables, topic))
+                files.write(found, f"{tables}/audit")
+            finally:
+                forget(found)
+        spark.read.parquet(f"{tables}/audit").orderBy(F.desc("at_least"), "subscriber_id").show(truncate=60)
+        for sentence in sentences(of_time(gaps, start, end, by=by)):
+            typer.echo(sentence)
+
+
+def _options(by: By, base_url: str | None, max_broadcast_bytes: int | None) -> Options:
+    """Return the options of `match`; None stands for its own default."""
+    options: Options = {"by": by, "base_url": base_url}
+    return options if max_broadcast_bytes is None else options | {"max_broadcast_bytes": max_broadcast_bytes}
+
+
+def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:
+    """Return the beginning of the first day and the end of the last, in UTC."""
+    return first and first.replace(tzinfo=UTC), last and last.replace(tzinfo=UTC) + timedelta(days=1)
+
+
+def _require_updates(updates: DataFrame, tables: str, first: datetime | None, last: datetime | None) -> None:
+    """Raise BadInput if days are chosen, and no update is of them."""
+    days = first and first.date(), last and last.date()
+    if days != (None, None) and updates.where(F.col("dt").between(days[0] or date.min, days[1] or date.max)).isEmpty():
+        raise BadInput(f"{tables}/updates: {nothing_of(*days)}")
+
+
+def _inputs(spark: SparkSession, tables: str) -> Inputs:
+    """Return the tables of updates and of sessions."""
+    updates, sessions = _read(spark, tables, "updates"), _read(spark, tables, "sessions")
+    try:
+        return Inputs.of(updates, sessions)
+    except BadInput as error:
+        raise BadInput(f"{tables}: {error}: run `generate` again") from None
+
+
+def _gaps(spark: SparkSession, tables: str) -> DataFrame:
+    """Return the table of gaps, which is empty if there is none.
+
+    Generated sessions have no such table, nor have tables of earlier versions.
+    """
+    try:
+        return files.read(spark, f"{tables}/gaps", GAPS)
+    except MissingTable:
+        return spark.createDataFrame([], GAPS)
+
+
+def _read(spark: SparkSession, tables: str, name: str) -> DataFrame:
+    """Return a table that a job needs.
+
+    Raises MissingTable, with the command that writes the table, if there is none.
+    """
+    try:
+        return files.read(spark, f"{tables}/{name}", _SCHEMAS[name])
+    except MissingTable as error:
+        raise MissingTable(f"{error}: {WRITERS[name]} writes it") from None
