@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from doctest import DocTestParser
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from mypy.api import run as mypy
 
 from tests.docs import API, CONFIGURATION, PAGES, Site, anchor, sections
 
 MADE = Site().pages()
+ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\(([^)\s:]+)\)")
 
 
@@ -52,3 +55,13 @@ def test_headings_have_the_anchors_that_links_use() -> None:
     text = "# a\n\n## One\n\n```sh\n## no heading\n```\n\n### Two\n\n## Three\n"
     assert {name: len(part.splitlines()) for name, part in sections(text).items()} == {"": 2, "One": 8, "Three": 1}
     assert "".join(sections(text).values()) == text
+
+
+@pytest.mark.parametrize("page", ["README.md", "skipfilter/README.md"])
+def test_the_lines_of_the_library_pass_strict_type_checks(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    examples = [example for block in blocks for example in DocTestParser().get_examples(block)]
+    assert examples
+    (tmp_path / "lines.py").write_text("".join(example.source for example in examples))
+    output, errors, status = mypy([str(tmp_path / "lines.py"), "--strict", "--config-file=", f"--cache-dir={tmp_path}"])
+    assert (status, errors) == (0, ""), output
