@@ -70,7 +70,8 @@ PAGES: Final[dict[str, Source]] = {
         "Selectors", "Limits", "Memory", "An index of your own", "Fields of a message", "What may go wrong"
     ),
     "how-to/spark.md": Source(
-        "skipfilter/spark/README.md", ("From a hub's event log", "A hub as a source and a sink", "On a cluster")
+        "skipfilter/spark/README.md",
+        ("Other readers", "From a hub's event log", "A hub as a source and a sink", "On a cluster"),
     ),
     "how-to/contributing.md": Source(".github/CONTRIBUTING.md"),
     "reference/command.md": _hub("The command", "Two dialects"),

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
 import pyarrow as pa
 import pyspark
 import pytest
@@ -106,6 +107,25 @@ def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, da
     assert overview is not None
     assert (overview.updates, overview.deliveries) == (1000, total)
     assert spark.read.parquet(str(day / "audit")).count() > 0
+
+
+def test_the_lines_for_other_readers_find_the_same_deliveries(
+    spark: SparkSession, day: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(day.parent)
+    section = README.partition("## Other readers\n")[2].partition("\n## ")[0]
+    programs = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    [[dt, deliveries]] = spark.read.parquet(f"{day}/fanout").groupBy("dt").agg(F.sum("fanout")).collect()
+    for program, name in zip(programs, ("duckdb", "polars", "chdb"), strict=True):
+        exec(program, {})
+        printed = capfd.readouterr().out
+        assert re.search(rf"{dt}\D+{deliveries}\b", printed), (name, printed)
+    topics = spark.read.parquet(f"{day}/updates").select(F.col("topics")[0]).distinct().count()
+    counted = "SELECT count(DISTINCT topics[1]), any_value(typeof(ts)) FROM read_parquet('day/updates/**/*.parquet')"
+    assert duckdb.execute(counted).fetchone() == (topics, "TIMESTAMP WITH TIME ZONE")
+    # What the page warns of.
+    wrong = spark.read.parquet(f"{day}/bitmaps").agg(F.sum(F.expr("bitmap_count(recipients)"))).collect()
+    assert wrong != [(deliveries,)]
 
 
 def test_repeating_a_day_removes_its_old_rows(spark: SparkSession, tmp_path: Path) -> None:
