@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from flask import Flask, redirect, request, session
+from flask import Flask, Response, redirect, request, session
 
 from hub import SyncClient
 from hub.auth.signing import sign_classic_token
 from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN, DEVELOPMENT_URL
 
 if TYPE_CHECKING:
-    from werkzeug.wrappers import Response
+    from werkzeug.wrappers import Response as Redirect
 
 COOKIE = "mercure_access_token"  # in production: "__Secure-mercure_access_token", with secure=True
 PAGE = (Path(__file__).parent / "page.html").read_text("utf-8")
@@ -43,12 +43,19 @@ def create_app() -> Flask:
         return PAGE.replace("HUB", url)
 
     @app.post("/login")
-    def login() -> Response:
+    def login() -> Redirect:
         session["user"] = request.form["user"]
-        # Flask has no part in the event stream, so a token says what the user may read.
-        token = sign_classic_token(DEVELOPMENT_KEY, subscribe=[topic_of(session["user"])], seconds=3_600)
-        answer = redirect("/", 303)
-        answer.set_cookie(COOKIE, token, path="/.well-known/mercure", httponly=True, samesite="Strict")
+        return redirect("/", 303)
+
+    # Flask has no part in the event stream, so a token says what the user may read.
+    # Each answer has a new one.  A page that asks for nothing renews it as
+    # hub/README.md shows.
+    @app.after_request
+    def renew(answer: Response) -> Response:
+        if user := session.get("user"):
+            token = sign_classic_token(DEVELOPMENT_KEY, subscribe=[topic_of(user)], seconds=3_600)
+            place = "/.well-known/mercure"
+            answer.set_cookie(COOKIE, token, max_age=3_540, path=place, httponly=True, samesite="Strict")
         return answer
 
     @app.post("/vote")

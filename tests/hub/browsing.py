@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -14,7 +15,7 @@ from tests.waiting import HANG
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -55,10 +56,15 @@ async ([url, options]) => {
 
 
 class Site:
-    """A server of empty pages on its own port; `?cookie=` sets a cookie."""
+    """A server of empty pages on its own port.
+
+    `?cookie=` sets a cookie, and a POST the one that `renew` returns.
+    """
+
+    renew: Callable[[], str]
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Page, self))
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever)
@@ -77,6 +83,15 @@ class Site:
 
 
 class _Page(BaseHTTPRequestHandler):
+    def __init__(self, site: Site, *arguments: Any) -> None:
+        self._site = site
+        super().__init__(*arguments)
+
+    def do_POST(self) -> None:
+        self.send_response(204)
+        self.send_header("Set-Cookie", self._site.renew())
+        self.end_headers()
+
     def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")

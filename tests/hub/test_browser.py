@@ -5,6 +5,7 @@ All tests share one browser; each has a new profile.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -93,31 +94,79 @@ def publish(hub: HubProcess, topic: str | list[str], data: str = "", **fields: s
 
 # -- the examples of hub/README.md
 
+SECTION = (ROOT / "hub" / "README.md").read_text("utf-8").partition("## In a browser")[2].partition("\n## ")[0]
+SCRIPTS = re.findall(r"```js\n(.*?)```", SECTION, re.DOTALL)
 
-def test_the_readme_subscribes_to_public_and_private_updates(
-    start_hub: Callable[..., HubProcess], shop: Site, page: Page
-) -> None:
-    text = (Path(__file__).parents[2] / "hub" / "README.md").read_text("utf-8")
-    section = text.partition("## In a browser")[2].partition("\n## ")[0]
-    public, private = re.findall(r"```js\n(.*?)```", section, re.DOTALL)
-    [cookie] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert "--cors-origins http://localhost:8000" in section.replace("\n", " ")
-    hub = start_hub("--cors-origins", shop.origin, HUB_SUBSCRIPTIONS="0")
-    printed: list[str] = []
-    page.on("console", lambda message: printed.append(message.text))
-    # The application sets the cookie, which reaches only the second subscriber.
+
+def as_the_readme_sets_it(token: str, **changed: str) -> str:
+    """Return the cookie of the page's example, with other values."""
+    [program] = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+    for value, other in changed.items():
+        assert value in program
+        program = program.replace(value, other)
     response = Response()
-    exec(cookie, {"response": response, "token": hub.token})
-    for script, expected in ((public, ["one", "a chapter: two"]), (private, ["one", "three"])):
-        shop.visit(page, cookie=response.headers["set-cookie"])
-        printed.clear()
-        opened = "await new Promise((open) => { source.onopen = open; });"
-        page.evaluate(f"(async () => {{ {script.replace('http://localhost:3000', hub.origin)} {opened} }})()")
-        for data, fields in (("one", {}), ("two", {"type": "chapter"}), ("three", {"private": "on"})):
-            publish(hub, "https://example.com/books/1", data, **fields)
-        while len(printed) < len(expected):
-            page.wait_for_event("console")
-        assert printed == expected
+    exec(program, {"response": response, "token": token})
+    return response.headers["set-cookie"]
+
+
+def short_lived(hub: HubProcess) -> str:
+    """Return a token of four seconds, which is a little more than a stream needs."""
+    return current(hub, subscribe=[("uritemplate", "https://example.com/books/{id}")], seconds=4)
+
+
+def test_a_cookie_that_is_renewed_loses_nothing(start_hub: Callable[..., HubProcess], shop: Site, page: Page) -> None:
+    hub = start_hub("--cors-origins", shop.origin, HUB_ANONYMOUS="0", HUB_RETRY="0.1", HUB_SUBSCRIPTIONS="0")
+    shop.renew = lambda: as_the_readme_sets_it(short_lived(hub))
+    page.add_init_script("""
+        window.opened = 0;
+        window.printed = [];
+        console.log = (text) => printed.push(text);
+        window.EventSource = class extends EventSource {
+            constructor(...of) { super(...of); this.addEventListener("open", () => opened++); }
+        };""")
+    shop.visit(page)
+    script = SCRIPTS[2].replace("http://localhost:3000", hub.origin)
+    for value, other in (("600_000", "300"), ("1_000 + 4_000 *", "100 + 100 *")):
+        assert value in script
+        script = script.replace(value, other)
+    page.evaluate(f"(() => {{ {script} }})()")
+
+    def send(text: str) -> None:
+        publish(hub, "https://example.com/books/1", text, private="on")
+
+    while not page.evaluate("printed.length"):  # before its first event, a page has no cursor
+        send("first")
+    sent, opened = 0, page.evaluate("opened")
+    while page.evaluate("opened") < opened + 3:  # so three tokens have expired
+        send(str(sent))
+        sent += 1
+    page.wait_for_function("(last) => printed.at(-1) === last", arg=str(sent - 1))
+    numbers = page.evaluate("printed.filter((text) => text !== 'first')")
+    assert numbers == [str(n) for n in range(sent)]
+
+
+@pytest.mark.parametrize("anonymous", ["0", "1"])
+@pytest.mark.parametrize("max_age", ["3", "3_540"])
+def test_a_cookie_that_is_not_renewed_ends_the_stream_or_its_private_updates(
+    start_hub: Callable[..., HubProcess], shop: Site, page: Page, anonymous: str, max_age: str
+) -> None:
+    hub = start_hub("--cors-origins", shop.origin, HUB_ANONYMOUS=anonymous, HUB_RETRY="0.1", HUB_SUBSCRIPTIONS="0")
+    topic = "https://example.com/books/1"
+    query = urlencode({"match": topic})
+    while True:  # until it opens before the token expires, or the cookie is gone
+        shop.visit(page, cookie=as_the_readme_sets_it(short_lived(hub), **{"3_540": max_age}))
+        if follow(page, hub.url, query, withCredentials=True) == "open":
+            break
+    if max_age == "3_540" or anonymous == "0":
+        page.wait_for_function("source.readyState === EventSource.CLOSED")
+        return
+    for n in itertools.count():  # private updates arrive until the token expires
+        publish(hub, topic, f"private {n}", private="on")
+        publish(hub, topic, f"public {n}")
+        page.wait_for_function("(last) => got.some((event) => event[2] === last)", arg=f"public {n}")
+        if not page.evaluate("(last) => got.some((event) => event[2] === last)", f"private {n}"):
+            break
+    assert page.evaluate("source.readyState") != 2
 
 
 # -- an unmodified client of 0.x
