@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, date, timedelta
+from datetime import UTC, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -237,7 +237,13 @@ def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | 
 def _require_updates(updates: DataFrame, tables: str, first: datetime | None, last: datetime | None) -> None:
     """Raise BadInput if days are chosen, and no update is of them."""
     days = first and first.date(), last and last.date()
-    if days != (None, None) and updates.where(F.col("dt").between(days[0] or date.min, days[1] or date.max)).isEmpty():
+    if days == (None, None):
+        return
+    if days[0] is not None:
+        updates = updates.where(F.col("dt") >= days[0])
+    if days[1] is not None:
+        updates = updates.where(F.col("dt") <= days[1])
+    if updates.isEmpty():
         raise BadInput(f"{tables}/updates: {nothing_of(*days)}")
 
 

@@ -299,9 +299,13 @@ def test_spark_reports_what_the_look_at_directories_does_not_see(
         ):
             result = run(job, tmp_path)
             assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, f"{job}: {tmp_path}/{name}: {said}")
-        for job, *rest in (("match",), ("report",), ("audit", "a")):
-            result = run(job, day, *rest, "--from", "2031-01-01")
-            said = f"{job}: {day}/updates: it has no update from 2031-01-01 on"
+        for job, *rest, said in (
+            ("match", "--from", "2031-01-01", "from 2031-01-01 on"),
+            ("report", "--to", "2021-01-01", "up to 2021-01-01"),
+            ("audit", "a", "--from", "2031-01-01", "--to", "2031-01-02", "from 2031-01-01 to 2031-01-02"),
+        ):
+            result = run(job, day, *rest)
+            said = f"{job}: {day}/updates: it has no update {said}"
             assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, said)
 
 
