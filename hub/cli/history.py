@@ -167,8 +167,8 @@ def import_log(
     """Append exported updates to a history.
 
     The updates keep their ids and times, and presence updates stay apart from the
-    others.  A file is checked first: if it has an error,
-    nothing is imported.  The history must be empty unless --append is given.
+    others.  A file is checked first: if it has an error, nothing is imported.  The
+    history must be empty unless --append is given.
 
     A hub that runs on the history sends all imported updates as if they were new, and
     forgets those that exceed its HUB_HISTORY_… bounds.  Set the bounds before it

@@ -142,7 +142,7 @@ class Follower:
                 return page
             entries = [entry for entry in page if entry.position <= live.position]
             if entries:
-                return Page(entries, forgotten=page.forgotten)
+                return Page(entries, presence=page.presence, forgotten=page.forgotten)
             # Nothing of the page is dispatched yet: wait for that, unless the position
             # has changed during the read.
             if position == live.position:

@@ -89,9 +89,10 @@ ByOption = Annotated[
     ),
 ]
 MaxBroadcastBytes = Annotated[
-    int | None,
+    int,
     typer.Option(
-        help="The maximum number of bytes of sessions and selectors in a worker; by default 268435456 (256 MiB)."
+        help="The maximum number of bytes of sessions and selectors in a worker; by default 268435456 (256 MiB).",
+        show_default=False,
     ),
 ]
 
@@ -125,7 +126,7 @@ def generate(
     tables: Tables,
     subscribers: Annotated[int, typer.Option(help="The number of sessions.", min=0)] = 2_000,
     updates: Annotated[int, typer.Option(help="The number of updates.", min=0)] = 20_000,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same rows.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 20_261_121,
     conf: Conf = None,
 ) -> None:
     """Generate the updates and sessions of an invented day.
@@ -154,7 +155,7 @@ def match(
     base_url: Url = None,
     first: From = None,
     last: To = None,
-    max_broadcast_bytes: MaxBroadcastBytes = None,
+    max_broadcast_bytes: MaxBroadcastBytes = 2**28,
     conf: Conf = None,
 ) -> None:
     """Write which session received which update.
@@ -163,8 +164,8 @@ def match(
     days.  A count is null if a hub was killed and did not record all of it; at_least
     then has what it recorded.
     """
-    _require_day(tables, conf, ["updates", "sessions"], first, last)
-    _commands().match(tables, conf, outputs, by, base_url, first, last, max_broadcast_bytes)
+    days = _required(tables, conf, ["updates", "sessions"], first, last)
+    _commands().match(tables, conf, outputs, by, base_url, days, max_broadcast_bytes)
 
 
 @jobs.command(epilog=example("skipfilter spark report day"))
@@ -173,15 +174,15 @@ def report(
     base_url: Url = None,
     first: From = None,
     last: To = None,
-    max_broadcast_bytes: MaxBroadcastBytes = None,
+    max_broadcast_bytes: MaxBroadcastBytes = 2**28,
     conf: Conf = None,
 ) -> None:
     """Write tables and a page that report what happened.
 
     Run `match` first: this job needs its fan-out.
     """
-    _require_day(tables, conf, ["fanout", "updates", "sessions"], first, last)
-    _commands().report(tables, conf, base_url, first, last, max_broadcast_bytes)
+    days = _required(tables, conf, ["fanout", "updates", "sessions"], first, last)
+    _commands().report(tables, conf, base_url, days, max_broadcast_bytes)
 
 
 @jobs.command(epilog=example("skipfilter spark audit day https://example.com/books/1"))
@@ -192,16 +193,16 @@ def audit(
     base_url: Url = None,
     first: From = None,
     last: To = None,
-    max_broadcast_bytes: MaxBroadcastBytes = None,
+    max_broadcast_bytes: MaxBroadcastBytes = 2**28,
     conf: Conf = None,
 ) -> None:
     """Write who could read a topic, by which selector, and who received it.
 
     Prints the first rows.
     """
-    _require_day(tables, conf, ["updates", "sessions"], first, last)
+    days = _required(tables, conf, ["updates", "sessions"], first, last)
     require(tables, conf, lambda place: local.unknown_topic(place, tables, topic), "TOPIC")
-    _commands().audit(tables, conf, topic, by, base_url, first, last, max_broadcast_bytes)
+    _commands().audit(tables, conf, topic, by, base_url, days, max_broadcast_bytes)
 
 
 def _commands() -> Any:
@@ -209,13 +210,20 @@ def _commands() -> Any:
     return import_module("skipfilter.spark.commands")
 
 
-def _require_day(
+def _required(
     tables: str, conf: list[str] | None, names: list[str], first: datetime | None, last: datetime | None
-) -> None:
-    """Raise BadParameter if local tables are missing, or have no update of the days."""
+) -> local.Days:
+    """Return the days of a period.
+
+    Raises BadParameter if local tables are missing, or have no update of the days.
+    """
     days = first and first.date(), last and last.date()
-    require(tables, conf, lambda place: local.missing_table(place, tables, names))
-    require(tables, conf, lambda place: local.missing_days(place, tables, *days))
+    require(
+        tables,
+        conf,
+        lambda place: local.missing_table(place, tables, names) or local.missing_days(place, tables, *days),
+    )
+    return days
 
 
 def require(path: str, conf: list[str] | None, fault: Callable[[Path], str], argument: str = "TABLES") -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,7 +16,6 @@ import typer
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.bulk.outputs import Output
-from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.spark.console import job, say, step, steps
 from skipfilter.spark.errors import BadInput, MissingTable
 from skipfilter.spark.jobs.audit import audit as who_could_read
@@ -26,7 +24,7 @@ from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate
 from skipfilter.spark.jobs.generations import Outdated, generations, marked
 from skipfilter.spark.jobs.generations import whole as mark_of_all
 from skipfilter.spark.jobs.indexing import postings
-from skipfilter.spark.jobs.matching import Matching, Options, of_days
+from skipfilter.spark.jobs.matching import Matching, Options, of_days, updates_of
 from skipfilter.spark.jobs.matching import match as what_matches
 from skipfilter.spark.jobs.report import report as what_happened
 from skipfilter.spark.jobs.unknown import of_epoch, of_sessions, of_updates, perhaps
@@ -39,25 +37,23 @@ from skipfilter.spark.tables.schemas import FANOUT, GAPS, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
 
     from skipfilter.bulk.matching import By
+    from skipfilter.spark.tables.local import Days
 
 _SCHEMAS: Final = {"updates": UPDATES, "sessions": SESSIONS, "fanout": FANOUT}
 """The schema of each table that a job needs."""
 
 
-def generate(tables: str, conf: Sequence[str] | None, subscribers: int, updates: int, seed: int | None) -> None:
+def generate(tables: str, conf: Sequence[str] | None, subscribers: int, updates: int, seed: int) -> None:
     """Write the updates and sessions of an invented day."""
     with job("generate", conf) as spark:
         # Otherwise, `tables` would continue a table that is no longer there.
         if files.exists(spark, f"{tables}/_checkpoints"):
             raise BadInput(f"{tables}: it has the tables of a hub; choose another directory for invented ones")
-        workload = Workload(subscribers=subscribers, updates=updates)
-        if seed is not None:
-            workload = replace(workload, seed=seed)
+        workload = Workload(subscribers=subscribers, updates=updates, seed=seed)
         with step(f"{subscribers:,} sessions"):
             files.write(generate_sessions(spark, workload), f"{tables}/sessions")
         with step(f"{updates:,} updates"):
@@ -76,16 +72,13 @@ def match(
     outputs: Sequence[str],
     by: By | None,
     base_url: str | None,
-    first: datetime | None,
-    last: datetime | None,
-    max_broadcast_bytes: int | None,
+    days: Days,
+    max_broadcast_bytes: int,
 ) -> None:
     """Write outputs of `match`."""
     with job("match", conf) as spark:
-        days = first and first.date(), last and last.date()
-        inputs = _inputs(spark, tables)
+        inputs = _inputs(spark, tables, days)
         by, base_url = by or inputs.by, base_url or inputs.hub()
-        _require_updates(inputs.updates, tables, first, last)
         gaps = _gaps(spark, tables)
         updates, sessions = of_days(inputs.updates, inputs.sessions, *days, by)
         with step("generations of the days"):
@@ -93,12 +86,12 @@ def match(
         with ExitStack() as prepared:
             # The outputs share the postings and keys of each epoch.
             with step(f"postings and keys, by {by}"):
-                options = _options(by, base_url, max_broadcast_bytes)
+                options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
                 matchings = [
                     (prepared.enter_context(Matching(log.updates, log.sessions, **options)), log)
                     for log in _logs(updates, sessions, gaps, by)
                 ]
-            if not of_time(gaps, *_moments(first, last), by=by).isEmpty():
+            if not of_time(gaps, *_moments(days), by=by).isEmpty():
                 say(f"{tables}/gaps: some deliveries may be missing, so some counts are null: see `report` or `audit`")
             for output in map(Output.of, outputs):
                 with step(f"{tables}/{output}"):
@@ -129,7 +122,7 @@ def _made(output: Output, matching: Matching, log: _Log, sessions: DataFrame, op
         return of_updates(found, log.gaps, options["by"])
     if output is Output.RECEIVED:
         if log.gaps.isEmpty():
-            return of_sessions(found, found.limit(0))
+            return found.withColumn("at_least", F.col("received"))
         besides = perhaps(log.updates, sessions, log.gaps, options["by"])
         return of_sessions(found, what_matches(log.updates, besides, output, **options))
     return found
@@ -156,17 +149,15 @@ def report(
     tables: str,
     conf: Sequence[str] | None,
     base_url: str | None,
-    first: datetime | None,
-    last: datetime | None,
-    max_broadcast_bytes: int | None,
+    days: Days,
+    max_broadcast_bytes: int,
 ) -> None:
     """Write the tables and the page of a report."""
     with job("report", conf, has_bar=True) as spark:
         fanout = _read(spark, tables, "fanout")
-        start, end = _moments(first, last)
+        start, end = _moments(days)
         with step(f"{tables}/fanout of the present updates and sessions"):
-            inputs = _inputs(spark, tables)
-            _require_updates(inputs.updates, tables, first, last)
+            inputs = _inputs(spark, tables, days)
             try:
                 found = what_happened(
                     inputs.updates,
@@ -177,7 +168,7 @@ def report(
                     base_url=base_url or inputs.hub(),
                     gaps=_gaps(spark, tables),
                     by=inputs.by,
-                    max_broadcast_bytes=BROADCAST_BYTES if max_broadcast_bytes is None else max_broadcast_bytes,
+                    max_broadcast_bytes=max_broadcast_bytes,
                 )
             except Outdated as error:
                 command = ["match", tables, "--from", str(error.days[0]), "--to", str(error.days[-1])]
@@ -196,20 +187,18 @@ def audit(
     topic: str,
     by: By | None,
     base_url: str | None,
-    first: datetime | None,
-    last: datetime | None,
-    max_broadcast_bytes: int | None,
+    days: Days,
+    max_broadcast_bytes: int,
 ) -> None:
     """Write who could read a topic, and print the first rows."""
     with job("audit", conf) as spark:
-        start, end = _moments(first, last)
-        inputs = _inputs(spark, tables)
-        _require_updates(inputs.updates, tables, first, last)
+        start, end = _moments(days)
+        inputs = _inputs(spark, tables, days)
         by, base_url = by or inputs.by, base_url or inputs.hub()
         gaps = _gaps(spark, tables)
         logs = _logs(inputs.updates, inputs.sessions, gaps, by)
         with step(f"{tables}/audit"):
-            options = _options(by, base_url, max_broadcast_bytes)
+            options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
             parts = [who_could_read(topic, *log, start, end, **options) for log in logs]
             found = persisted(reduce(lambda one, other: one.unionAll(other), parts))
             try:
@@ -223,33 +212,20 @@ def audit(
             typer.echo(sentence)
 
 
-def _options(by: By, base_url: str | None, max_broadcast_bytes: int | None) -> Options:
-    """Return the options of `match`; None stands for its own default."""
-    options: Options = {"by": by, "base_url": base_url}
-    return options if max_broadcast_bytes is None else options | {"max_broadcast_bytes": max_broadcast_bytes}
-
-
-def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:
+def _moments(days: Days) -> tuple[datetime | None, datetime | None]:
     """Return the beginning of the first day and the end of the last, in UTC."""
-    return first and first.replace(tzinfo=UTC), last and last.replace(tzinfo=UTC) + timedelta(days=1)
+    first, last = (None if day is None else datetime.combine(day, time(), UTC) for day in days)
+    return first, None if last is None else last + timedelta(days=1)
 
 
-def _require_updates(updates: DataFrame, tables: str, first: datetime | None, last: datetime | None) -> None:
-    """Raise BadInput if days are chosen, and no update is of them."""
-    days = first and first.date(), last and last.date()
-    if days == (None, None):
-        return
-    if days[0] is not None:
-        updates = updates.where(F.col("dt") >= days[0])
-    if days[1] is not None:
-        updates = updates.where(F.col("dt") <= days[1])
-    if updates.isEmpty():
-        raise BadInput(f"{tables}/updates: {nothing_of(*days)}")
+def _inputs(spark: SparkSession, tables: str, days: Days) -> Inputs:
+    """Return the tables of updates and of sessions.
 
-
-def _inputs(spark: SparkSession, tables: str) -> Inputs:
-    """Return the tables of updates and of sessions."""
+    Raises BadInput if days are chosen, and no update is of them.
+    """
     updates, sessions = _read(spark, tables, "updates"), _read(spark, tables, "sessions")
+    if days != (None, None) and updates_of(updates, *days).isEmpty():
+        raise BadInput(f"{tables}/updates: {nothing_of(*days)}")
     try:
         return Inputs.of(updates, sessions)
     except BadInput as error:

@@ -33,7 +33,6 @@ import contextlib
 import itertools
 import json
 import math
-from itertools import groupby
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -158,7 +157,7 @@ class RedisHistory:
 
     async def load(self, entries: Sequence[Entry], presence: Container[int] = ()) -> None:
         """Append entries of another history, with their times."""
-        runs = groupby(entries, key=lambda entry: entry.position in presence)
+        runs = itertools.groupby(entries, key=lambda entry: entry.position in presence)
         await self._write([(_LOADS[is_presence], None, list(some)) for is_presence, some in runs])
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:

@@ -382,6 +382,13 @@ def _deliveries(
     return found
 
 
+def updates_of(updates: DataFrame, first: date | None, last: date | None) -> DataFrame:
+    """Return the updates of the days `first` to `last`.  None is no bound."""
+    if first is not None:
+        updates = updates.filter(F.col("dt") >= first)
+    return updates if last is None else updates.filter(F.col("dt") <= last)
+
+
 def of_days(
     updates: DataFrame, sessions: DataFrame, first: date | None, last: date | None, by: By
 ) -> tuple[DataFrame, DataFrame]:
@@ -391,10 +398,7 @@ def of_days(
     memory depend on these days and not on the whole tables.  None is no bound.  Runs a
     job before it returns if `by` is "position".
     """
-    if first is not None:
-        updates = updates.filter(F.col("dt") >= first)
-    if last is not None:
-        updates = updates.filter(F.col("dt") <= last)
+    updates = updates_of(updates, first, last)
     # By position, the times of a session do not count: it may have read updates from
     # before its connection.
     if by == "position":

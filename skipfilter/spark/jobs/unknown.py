@@ -48,7 +48,8 @@ def perhaps(updates: DataFrame, sessions: DataFrame, gaps: DataFrame, by: By) ->
     """Return the SESSIONS that are not complete, each from its recorded end on.
 
     Those of `updates` that match them then are what they may have received besides.
-    Sessions that can have received none of them are left out.
+    Sessions that can have received none of them are left out.  By time, runs a job to
+    find the first of the updates.
     """
     ends = gaps.groupBy("node").agg(F.when(F.every(F.col("found").isNotNull()), F.max("found")).alias("found"))
     cut = sessions.where(~F.col("complete")).join(F.broadcast(ends), "node", "left")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter
     from pyspark.sql.types import StructField
 
-    Days = tuple[date | None, date | None]
+    from skipfilter.spark.tables.local import Days
 
 
 def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
@@ -59,14 +59,14 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
         if error.getCondition() == "PATH_NOT_FOUND":
             raise MissingTable(f"{path}: the table does not exist") from None
         if "(NANOS," in str(error):
-            raise BadInput(f"{path}: Spark reads no timestamps in nanoseconds: {IN_MICROSECONDS}") from None
+            raise BadInput(f"{path}: Spark reads no timestamps in nanoseconds: {_IN_MICROSECONDS}") from None
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
     for field in schema:
         expected = field.dataType.simpleString()
         if field.name not in found and not field.nullable:
             raise BadInput(f"{path}: it has no column {field.name} of type {expected}")
         if found.get(field.name, expected) != expected:
-            remedy = f": {IN_MICROSECONDS}" if expected == "timestamp" else ""
+            remedy = f": {_IN_MICROSECONDS}" if expected == "timestamp" else ""
             raise BadInput(f"{path}: column {field.name} is {found[field.name]}, not {expected}{remedy}")
     # Spark takes the columns from one of the files, and others may have more.
     if missing := [field for field in schema if field.name not in found]:
@@ -74,7 +74,7 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     return table.select(*map(_checked, schema))
 
 
-IN_MICROSECONDS: Final = (
+_IN_MICROSECONDS: Final = (
     'write them in microseconds with the time zone UTC, in pyarrow as timestamp("us", "UTC"), and in polars as '
     'Datetime("us", "UTC")'
 )
@@ -291,7 +291,8 @@ def _replace(store: _Store, path: str, create: Callable[[str], None], days: Days
     `create` gets another path and writes there.  Raises PipelineError if the moves can
     neither be finished nor undone.
     """
-    _remove_leftovers(store, path, lambda _: False)
+    killed = _killed(store, path)
+    _remove_leftovers(store, path, killed, lambda _: False)
     id = new_id()
     new, old = _beside(path, f"new-{id}"), _beside(path, f"old-{id}")
     existed = store.exists(path)
@@ -328,22 +329,30 @@ def _replace(store: _Store, path: str, create: Callable[[str], None], days: Days
             store.remove(left)
         except Exception as error:
             say(f"{path}: it is written, but {left} could not be removed: {error}")
-    _remove_leftovers(store, path, lambda name: days is None or bool(_days_within([name], days)))
+    _remove_leftovers(store, path, killed, lambda name: days is None or bool(_days_within([name], days)))
 
 
-def _remove_leftovers(store: _Store, path: str, is_replaced: Callable[[str], bool]) -> None:
+def _killed(store: _Store, path: str) -> set[str]:
+    """Return the IDs of killed jobs that have left something beside `path`."""
+    directory, slash, name = path.rstrip("/").rpartition("/")
+    try:
+        names = store.names(directory or slash or ".")
+    except Exception:  # there is no directory yet
+        return set()
+    left = (found for found in names if found.startswith((f".{name}.new-", f".{name}.old-")))
+    return {id for id in (found[len(f".{name}.new-") :] for found in left) if has_ended(id)}
+
+
+def _remove_leftovers(store: _Store, path: str, killed: Iterable[str], is_replaced: Callable[[str], bool]) -> None:
     """Remove what killed jobs have left beside `path`, if its rows are not needed.
 
     Old rows are needed if the job was killed during its moves, unless others have
     replaced them since: then `is_replaced` is true for the names of their directories.
     """
-    directory, slash, name = path.rstrip("/").rpartition("/")
-    with suppress(Exception):  # there is no directory yet, or somebody else removes them
-        names = set(store.names(directory or slash or "."))
-        for id in {found[len(name) + 6 :] for found in names if found.startswith((f".{name}.new-", f".{name}.old-"))}:
-            new, old = (_beside(path, f"{kind}-{id}") for kind in ("new", "old"))
-            is_kept = f".{name}.old-{id}" in names and not all(map(is_replaced, store.names(old)))
-            if has_ended(id) and not is_kept:
+    for id in killed:
+        new, old = (_beside(path, f"{kind}-{id}") for kind in ("new", "old"))
+        with suppress(Exception):  # another job removes it, too
+            if not store.exists(old) or all(map(is_replaced, store.names(old))):
                 store.remove(new)
                 store.remove(old)
 

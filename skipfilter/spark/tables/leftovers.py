@@ -28,14 +28,14 @@ def has_ended(id: str) -> bool:
     """Return whether the process of an ID is known to have ended."""
     kernel, _, rest = id.partition("-")
     pid = rest.partition("-")[0]
-    if kernel != _kernel() or not pid.isdecimal():
+    if kernel != _kernel() or not pid.isdecimal() or int(pid) == os.getpid():
         return False
     try:
-        os.kill(int(pid), 0)
+        os.kill(int(pid), 0)  # sends nothing
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # a process of another user
-        return False
+    except (OSError, OverflowError):  # a process of another user, or no number of one
+        pass
     return False
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+Days: TypeAlias = tuple[date | None, date | None]
+"""The first and the last day of a period; None is no bound."""
 
 WRITERS: Final = {
     "updates": "`generate`, or `skipfilter spark tables`,",
@@ -109,32 +112,33 @@ def unknown_topic(place: Path, tables: str, topic: str) -> str:
     Looks at tables of up to READ_BYTES, with up to PATTERNS that are not exact.  Of
     larger ones, and of those with URL Patterns, it returns "".
     """
-    from pyarrow import dataset  # takes a while
+    # Their imports take a while.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import dataset
 
-    from skipfilter.errors import PatternError
     from skipfilter.topics.matchers import compile_matcher
 
     paths = [path for name in ("updates", "sessions") for path in (place / name).rglob("*.parquet")]
     if sum(path.stat().st_size for path in paths) > READ_BYTES:
         return ""
     try:
-        topics, declared, granted = (
-            dataset.dataset(place / table, format="parquet").to_table([column]).column(column)
+        topics, *lists = (
+            pc.list_flatten(dataset.dataset(place / table, format="parquet").to_table([column]).column(column))
             for table, column in (("updates", "topics"), ("sessions", "selectors"), ("sessions", "authorised"))
         )
-        if topic in set(topics.combine_chunks().flatten().unique().to_pylist()):
+        if pc.any(pc.equal(topics, topic)).as_py():
             return ""
-        selectors = {
-            (found["type"], found["pattern"])
-            for column in (declared, granted)
-            for found in column.combine_chunks().flatten().to_pylist()
-        }
+        names = ["type", "pattern"]
+        every = [pa.table([pc.struct_field(some, name) for name in names], names) for some in lists]
+        distinct = pa.concat_tables(every).group_by(names).aggregate([])
+        selectors = list(zip(*(distinct.column(name).to_pylist() for name in names), strict=True))
         others = [selector for selector in selectors if selector[0] != "exact"]
         if ("exact", topic) in selectors or len(others) > PATTERNS or any(type == "urlpattern" for type, _ in others):
             return ""
         if any(compile_matcher(*selector).match(topic) for selector in others):
             return ""
-    except (ValueError, KeyError, OSError, PatternError):  # Spark reports what is wrong with a table
+    except (ValueError, KeyError, OSError):  # Spark reports what is wrong with a table
         return ""
     return nothing_about(tables, topic)
 

@@ -526,6 +526,7 @@ def test_the_help_lists_the_outputs() -> None:
     assert f"[{'|'.join(Output)}]" in text
     assert all(f"{output}: {output.row}" in text for output in Output)
     assert [str(name) for name in OutputName] == [str(output) for output in Output]
+    assert f"[default: {Workload().seed}]" in " ".join(done("generate", "--help").stdout.split())
     assert f"by default {BROADCAST_BYTES} ({BROADCAST_BYTES >> 20} MiB)" in text
 
 

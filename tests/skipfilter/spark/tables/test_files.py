@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from skipfilter.spark.tables.local import Days
+
 RANGE = (date(2026, 1, 2), date(2026, 1, 3))
 
 
@@ -139,7 +141,7 @@ def create(new: str) -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before it moves", "after it moved"])
 @pytest.mark.parametrize("days", [None, RANGE], ids=["a table", "a range of days"])
 def test_a_move_that_fails_is_undone(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: files.Days | None, after: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: Days | None, after: bool
 ) -> None:
     table = tmp_path / "table"
     for day in (1, 2, 3):
@@ -198,7 +200,7 @@ def test_if_a_move_cannot_be_undone_nothing_is_deleted_and_the_error_names_the_p
 @pytest.mark.parametrize("days", [None, RANGE], ids=["a table", "a range of days"])
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "there"])
 def test_if_a_move_that_copies_stops_halfway_nothing_is_deleted(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: files.Days | None, is_there: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: Days | None, is_there: bool
 ) -> None:
     table = tmp_path / "table"
     if is_there:
@@ -230,7 +232,7 @@ def test_if_a_move_that_copies_stops_halfway_nothing_is_deleted(
 
 @pytest.mark.parametrize("days", [None, RANGE], ids=["a table", "a range of days"])
 def test_of_two_jobs_that_write_one_table_one_fails_and_the_rows_of_the_other_stay(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: files.Days | None
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: Days | None
 ) -> None:
     table = tmp_path / "table"
     store, moves = files._Store(spark, str(table)), files._moves
