@@ -75,7 +75,7 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
 
 
 _IN_MICROSECONDS: Final = (
-    'write them in microseconds with the time zone UTC, in pyarrow as timestamp("us", "UTC"), and in polars as '
+    'write times in microseconds with the time zone UTC, in pyarrow as timestamp("us", "UTC"), and in polars as '
     'Datetime("us", "UTC")'
 )
 """What to do about timestamps of another type."""

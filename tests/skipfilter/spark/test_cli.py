@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 from hub.cli.spark import main
 from skipfilter.bulk.outputs import IDENTITY, Output
 from skipfilter.bulk.ranges import BROADCAST_BYTES
-from skipfilter.spark import Workload, console, generate_sessions, generate_updates
+from skipfilter.spark import Workload, commands, console, generate_sessions, generate_updates
 from skipfilter.spark.cli import OutputName
 from skipfilter.spark.console import reason
 from skipfilter.spark.jobs.matching import of_days
@@ -245,6 +245,12 @@ def no_spark(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
 MISSING = "the table does not exist: `generate`, or `skipfilter spark tables`, writes it"
 
 
+def test_a_period_lasts_until_the_end_of_its_last_day() -> None:
+    day = date(2026, 1, 31)
+    assert commands._moments((day, day)) == (datetime(2026, 1, 31, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
+    assert commands._moments((None, None)) == (None, None)
+
+
 @pytest.mark.usefixtures("no_spark")
 def test_missing_tables_and_days_are_reported_before_spark_starts(tmp_path: Path) -> None:
     where = f"TABLES: {tmp_path}"
@@ -347,7 +353,7 @@ def test_a_missing_or_wrongly_typed_column_is_reported_with_its_file(spark: Spar
     )
     result = run("index", tmp_path)
     assert (
-        f"{tmp_path}/sessions: column connected_from is string, not timestamp: write them in microseconds"
+        f"{tmp_path}/sessions: column connected_from is string, not timestamp: write times in microseconds"
         in result.stderr
     )
 

@@ -380,9 +380,9 @@ def test_timestamps_are_microseconds_in_utc_whatever_the_setting_of_the_session(
 @pytest.mark.parametrize(
     ("type", "fault"),
     [
-        (pa.timestamp("ns", "UTC"), "Spark reads no timestamps in nanoseconds: write them in microseconds"),
-        (pa.timestamp("ns"), "Spark reads no timestamps in nanoseconds: write them in microseconds"),
-        (pa.timestamp("us"), "column ts is timestamp_ntz, not timestamp: write them in microseconds with"),
+        (pa.timestamp("ns", "UTC"), "Spark reads no timestamps in nanoseconds: write times in microseconds"),
+        (pa.timestamp("ns"), "Spark reads no timestamps in nanoseconds: write times in microseconds"),
+        (pa.timestamp("us"), "column ts is timestamp_ntz, not timestamp: write times in microseconds with"),
     ],
 )
 def test_timestamps_that_cannot_be_read_are_refused_with_the_remedy(
