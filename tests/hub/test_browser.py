@@ -574,6 +574,7 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     type.fill("price")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates b")).to_have_text(["price", "message", "message"])
+    expect(page.locator("#updates em:visible")).to_have_count(0)
     type.fill("")
     # Private updates arrive too: the token is in a cookie for this path only.
     (stored,) = page.context.cookies()
@@ -582,18 +583,60 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     page.get_by_label("Data").fill("a secret")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates pre").first).to_have_text("a secret")
+    expect(page.locator("#updates em:visible")).to_have_text(["private"])
     # A refusal is shown.
     page.get_by_label("Topics, one per line").fill("*")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#published")).to_contain_text("'*' is reserved")
 
 
-def test_r29_the_debugger_shows_the_reason_of_a_refusal(open_hub: HubProcess, page: Page) -> None:
+def test_r29_the_debugger_shows_topics_and_privacy_of_any_update(open_hub: HubProcess, page: Page) -> None:
+    # The update before the first one: its id is in a header, and the same id comes again.
+    publish(open_hub, "urn:before", id="ü 漢 😀")
     visit_debugger(page, open_hub)
+    page.locator("#topics").fill("urn:a\nurn:b\nurn:secret")
+    page.get_by_label("Type", exact=True).fill("known")
+    page.get_by_role("button", name="Subscribe", exact=True).click()
+    expect(page.locator("#state")).to_have_text("subscribed")
+    publish(open_hub, ["urn:a", "urn:other"], 'x\n: {"topics":["urn:x"],"private":true}', id="ü 漢 😀", type="known")
+    publish(open_hub, "urn:b", id="urn:unheard", type="no listener of the page")
+    publish(open_hub, ["urn:secret", "urn:b"], private="on")
+    publish(open_hub, "urn:b", id="ü 漢 😀")
+    shown = ["urn:b", "urn:secret urn:b", "urn:a urn:other"]
+    expect(page.locator("#updates p")).to_have_text(shown)
+    expect(page.locator("#updates li:has(em:visible) p")).to_have_text(shown[1:2])
+
+    def late(route: Route) -> None:
+        """Answer with what the history had before one more update."""
+        answer = route.fetch()
+        publish(open_hub, "urn:b")
+        expect(page.locator("#updates li")).to_have_count(5)
+        route.fulfill(response=answer)
+
+    page.route(lambda url: "last_event_id" in url, late, times=1)
+    publish(open_hub, "urn:a")
+    expect(page.locator("#updates p")).to_have_text(["urn:b", "urn:a", *shown])
+
+
+def test_r29_the_debugger_shows_the_reason_of_a_refusal_and_nothing_of_before(open_hub: HubProcess, page: Page) -> None:
+    page.set_viewport_size({"width": 1400, "height": 800})
+    visit_debugger(page, open_hub)
+    page.get_by_role("button", name="Subscribe", exact=True).click()
+    expect(page.locator("#state")).to_have_text("subscribed")
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator("#updates li")).to_have_count(1)
+    page.get_by_role("button", name="List subscriptions").click()
+    expect(page.locator("#there tr")).to_have_count(1)
+    title = page.get_by_role("heading", name="Hub debugger").bounding_box()
     page.get_by_text("Token", exact=True).click()
     page.locator("#token").fill("nonsense")
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_contain_text("the token is not valid here")
+    expect(page.get_by_role("button", name="Unsubscribe")).to_be_disabled()
+    expect(page.locator("#updates li")).to_have_count(0)
+    expect(page.locator("#count")).to_have_text("0")
+    expect(page.locator("#there")).to_be_hidden()
+    assert page.get_by_role("heading", name="Hub debugger").bounding_box() == title
     page.get_by_role("button", name="List subscriptions").click()
     expect(page.locator("#nobody")).to_contain_text("the token is not valid here")
 
@@ -618,12 +661,14 @@ def test_r29_n38_the_examples_of_the_debugger_match_what_it_publishes(any_hub: H
     types = page.locator("#type option").evaluate_all("(options) => options.map((option) => option.value)")
     matchers = ["match", "match_urlpattern", "match_uritemplate", "match_amqp", "match_mqtt"]
     assert types in (["topic", *matchers], matchers)
-    for number, type in enumerate(types, 1):
+    for type in types:
         page.get_by_label("Matcher type").select_option(type)
         page.get_by_role("button", name="Subscribe", exact=True).click()
         expect(page.locator("#state")).to_have_text("subscribed")
         page.get_by_role("button", name="Publish").click()
-        expect(page.locator("#updates li")).to_have_count(number)
+        # The list has the updates of this subscription.
+        expect(page.locator("#updates li")).to_have_count(1)
+        expect(page.locator("#updates p")).to_have_text("https://example.com/books/1")
         # The list has the one subscription of this page.
         page.get_by_role("button", name="List subscriptions").click()
         shown = ["exact" if type == "match" else type.removeprefix("match_"), page.locator("#topics").input_value()]
