@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import shutil
+import subprocess
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,6 +48,17 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the packages of npm, and the scripts that use them."""
+    directory = tmp_path_factory.mktemp("npm")
+    for file in (Path(__file__).parents[1] / "npm").iterdir():
+        if file.is_file():
+            shutil.copy(file, directory)
+    subprocess.run(["npm", "ci", "--silent", "--no-audit", "--no-fund"], cwd=directory, check=True)
+    return directory
 
 
 @pytest.fixture

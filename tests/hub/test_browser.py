@@ -169,6 +169,46 @@ def test_a_cookie_that_is_not_renewed_ends_the_stream_or_its_private_updates(
     assert page.evaluate("source.readyState") != 2
 
 
+def test_fetch_event_source_comes_back_unless_it_is_refused(
+    start_hub: Callable[..., HubProcess], shop: Site, page: Page, modules: Path
+) -> None:
+    hub = start_hub("--cors-origins", shop.origin, HUB_ANONYMOUS="0", HUB_RETRY="0.1", HUB_MAX_LIFETIME="1")
+    package = modules / "node_modules/@microsoft/fetch-event-source/lib/esm"
+    page.route("**/package/*", lambda route: route.fulfill(path=package / f"{Path(route.request.url).stem}.js"))
+    tokens = [current(hub)]
+    page.expose_function("currentToken", lambda: tokens[-1])
+    page.add_init_script("window.printed = []; console.log = (text) => printed.push(text);")
+    shop.visit(page)
+    answers: list[int] = []
+    page.on("response", lambda reply: answers.append(reply.status) if hub.url in reply.url else None)
+    imported, _, script = SCRIPTS[3].partition("\n\n")
+    for value, other in (("http://localhost:3000", hub.origin), ("2_000 + 8_000 *", "20 + 80 *")):
+        assert value in script
+        script = script.replace(value, other)
+    imported = imported.replace("@microsoft/fetch-event-source", "/package/index.js")
+    page.add_script_tag(
+        type="module",
+        content=f"{imported} try {{ {script} }} catch (error) {{ window.failed = error.status }}",
+    )
+
+    def send(text: str) -> None:
+        publish(hub, "https://example.com/books/1", text, private="on")
+
+    while not page.evaluate("printed.length"):  # before its first event, a page has no cursor
+        send("first")
+    sent = 0
+    while answers.count(200) < 3:  # so two streams have ended
+        send(str(sent))
+        page.evaluate("0")  # lets the events of the page come
+        sent += 1
+    page.wait_for_function("(last) => printed.at(-1) === last", arg=str(sent - 1))
+    assert page.evaluate("printed.filter((text) => text !== 'first')") == [str(n) for n in range(sent)]
+    # Each request has the token of its time, and one that is refused is not sent again.
+    tokens.append("nonsense")
+    page.wait_for_function("window.failed === 401")
+    assert answers.count(401) == 1
+
+
 # -- an unmodified client of 0.x
 
 

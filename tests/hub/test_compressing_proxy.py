@@ -7,9 +7,7 @@ here.  It flushes a response only when it is asked to.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -23,24 +21,13 @@ from tests.wire import PATH, publish, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio
 
-NPM: Final = Path(__file__).parents[1] / "npm"
 GZIP: Final = ("accept-encoding", "gzip, br")
-
-
-@pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the packages of npm, and the scripts that use them."""
-    directory = tmp_path_factory.mktemp("npm")
-    for file in NPM.iterdir():
-        if file.is_file():
-            shutil.copy(file, directory)
-    subprocess.run(["npm", "ci", "--silent", "--no-audit", "--no-fund"], cwd=directory, check=True)
-    return directory
 
 
 @contextlib.contextmanager

@@ -154,16 +154,20 @@ async def test_n6_mounts_in_mounts() -> None:
         await assert_is_at(app, path)
 
 
+@pytest.mark.parametrize("mount", ["", "/live"])
 @pytest.mark.parametrize("http", ["httptools", "h11"])
-async def test_n6_a_server_with_a_root_path(http: str) -> None:
-    path = f"/api{PATH}"
-    app = new_hub(path)
-    async with served(app, http=http, root_path="/api") as server:  # behind a proxy that strips /api
-        async with await request(server, "GET", f"{PATH}?match=a") as reply:
+async def test_n6_a_server_with_a_root_path(http: str, mount: str) -> None:
+    seen = mount + PATH  # behind a proxy that strips /api
+    path = f"/api{seen}"
+    app: Any = new_hub(path)
+    if mount:
+        app = in_fastapi((mount, app))
+    async with served(app, http=http, root_path="/api") as server:
+        async with await request(server, "GET", f"{seen}?match=a") as reply:
             assert reply.status == 200
-        async with await request(server, "GET", f"{PATH}/subscriptions", [bearer(EVERYTHING)]) as reply:
+        async with await request(server, "GET", f"{seen}/subscriptions", [bearer(EVERYTHING)]) as reply:
             assert (reply.status, reply.headers["link"].startswith(f"<{path}>")) == (200, True)
-        async with await request(server, "POST", PATH, [FORM]) as reply:
+        async with await request(server, "POST", seen, [FORM]) as reply:
             assert f"{METADATA}{path}" in reply.headers["www-authenticate"]
 
 
