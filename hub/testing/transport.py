@@ -31,14 +31,16 @@ class StreamingTransport(httpx2.AsyncBaseTransport):
     """A transport of httpx2 that sends each request to an ASGI application.
 
     The application runs in the event loop of the client, and its lifespan must have
-    begun.  `client` is the address that the application sees.  The request, or the end
-    of its response, raises an exception of the application.
+    begun.  `client` is the address that the application sees, and `root_path` the part
+    of each path that is not the application's own, as with uvicorn's `--root-path`.
+    The request, or the end of its response, raises an exception of the application.
     """
 
     __reduce__ = not_copied
 
-    def __init__(self, app: ASGIApp, *, client: tuple[str, int] = ("127.0.0.1", 123)) -> None:
+    def __init__(self, app: ASGIApp, *, client: tuple[str, int] = ("127.0.0.1", 123), root_path: str = "") -> None:
         self._app = app
+        self._root_path = root_path
         self._client = client
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -54,7 +56,7 @@ class StreamingTransport(httpx2.AsyncBaseTransport):
             "path": url.path,
             "raw_path": url.raw_path.partition(b"?")[0],
             "query_string": url.query,
-            "root_path": "",
+            "root_path": self._root_path,
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
             "client": self._client,
             "server": (url.host, url.port),
@@ -64,12 +66,20 @@ class StreamingTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(head["status"], headers=head["headers"], stream=exchange)
 
 
-def client_of(app: ASGIApp, path: str, *, token: str | None = None, headers: Mapping[str, str] | None = None) -> Client:
+def client_of(
+    app: ASGIApp,
+    path: str,
+    *,
+    token: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    root_path: str = "",
+) -> Client:
     """Return a client of the hub at a path of any application, in this event loop.
 
-    `headers` may have the cookies of a user.  It reconnects quickly.
+    `headers` may have the cookies of a user.  With a `root_path`, the application does
+    not see this beginning of the path.  The client reconnects quickly.
     """
-    transport = StreamingTransport(app)
+    transport = StreamingTransport(app, root_path=root_path)
     return Client(f"http://testserver{path}", token=token, headers=headers, transport=transport, retry=0.01)
 
 

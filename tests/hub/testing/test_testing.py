@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from hub import Grant, Settings, SyncClient, Update, create_app
 from hub.client import Client, Refused
-from hub.testing import MemoryHub, StreamingTransport, Subscriber, blocking, record_updates, serve
+from hub.testing import MemoryHub, StreamingTransport, Subscriber, blocking, client_of, record_updates, serve
 from hub.testing.transport import MESSAGES
 from skipfilter.text import INSTALL
 from tests.waiting import HANG
@@ -52,6 +52,17 @@ def shop(live: HubApplication) -> FastAPI:
 
     app.mount("/", live)
     return app
+
+
+async def test_an_application_whose_server_has_a_root_path() -> None:
+    live = create_app(Settings(path="/api/.well-known/mercure", anonymous=True))
+    app = shop(live)
+    client = client_of(app, "/api/.well-known/mercure", root_path="/api")
+    async with live.running(), Subscriber(client, "/sales") as subscriber:
+        sent = httpx2.AsyncClient(transport=StreamingTransport(app, root_path="/api"), base_url="http://testserver")
+        async with sent:
+            await sent.post("/api/sold/7")
+        assert (await subscriber.next(timeout=HANG)).json() == {"book": "7", "left": 1}
 
 
 # -- what was published
