@@ -12,7 +12,7 @@ if (!config) {
   await new Promise(() => {}); // the buttons stay disabled
 }
 let source = null; // the EventSource of the present subscription
-let ending = new AbortController(); // aborted when it ends
+let ending = new AbortController(); // aborted at the next click on Subscribe or Unsubscribe, and at a refusal
 let received = 0; // the number of its updates
 
 $("token").value = config.token;
@@ -57,6 +57,7 @@ function authorization() {
 
 function unsubscribe(state, text) {
   ending.abort();
+  ending = new AbortController();
   source?.close();
   source = null;
   $("unsubscribe").disabled = true;
@@ -75,19 +76,22 @@ $("subscribe").addEventListener("submit", async (event) => {
   for (const topic of $("topics").value.split("\n").filter(Boolean)) url.searchParams.append($("type").value, topic);
   const cursor = $("cursor").value.trim();
   if (cursor) url.searchParams.set("last_event_id", cursor);
-  const { signal } = (ending = new AbortController());
-  const [start, failure] = await preceding(url, signal);
-  if (signal.aborted) return; // by a click meanwhile
-  if (failure) return unsubscribe("refused", failure);
+  const { signal } = ending;
+  const start = await preceding(url, signal);
+  if (signal.aborted) return;
   source = new EventSource(url);
-  source.onopen = () => say("open", "subscribed");
+  source.last = start; // the id of the last update that it received
+  source.describe = describer(url, signal);
   source.onmessage = show;
-  source.onerror = async () => {
+  // An update may have the type "open" or "error".
+  source.onopen = (event) => (event.data === undefined ? say("open", "subscribed") : show(event));
+  source.onerror = async (event) => {
+    if (event.data !== undefined) return show(event);
     if (source.readyState !== EventSource.CLOSED) return say("connecting", "connecting again…");
-    const [, failure] = await preceding(url, signal);
-    if (!signal.aborted) unsubscribe("refused", failure || "the stream has ended");
+    // EventSource does not report why it was refused, so send the request again.
+    const [, failure] = await head(url, signal, "Date");
+    if (!signal.aborted) unsubscribe("refused", failure || "the browser has given up: subscribe again");
   };
-  source.describe = describer(url, start, signal);
   // An event with a type reaches only the listeners for that type.
   listen(document.forms.publish.type.value);
   listen("mercure");
@@ -95,61 +99,89 @@ $("subscribe").addEventListener("submit", async (event) => {
 
 $("unsubscribe").addEventListener("click", () => unsubscribe("closed", "not subscribed"));
 
-// Return the id of the update before the stream of a URL, and the reason if it is
-// refused.  EventSource tells neither.
+// Return the id of the update before the stream of a URL, or null if it is not known.
 async function preceding(url, signal) {
-  const read = new AbortController(); // the headers suffice
+  let [id] = await head(url, signal, "Mercure-Last-Event-ID"); // only if it has a cursor
+  if (!id && config.subscriptions) {
+    const [link] = await head(`${config.hub}/subscriptions`, signal, "Link");
+    id = /last-event-id="((?:[^"\\]|\\.)*)"/.exec(link)?.[1].replace(/\\(.)/g, "$1");
+  }
+  // It is UTF-8, of which a browser takes each byte for a character.
+  return id ? new TextDecoder().decode(Uint8Array.from(id, (byte) => byte.charCodeAt(0))) : null;
+}
+
+// Return a field of the head of a response, and "".  Return null and the reason instead
+// if there is no such response.
+async function head(url, signal, name) {
+  const read = new AbortController(); // ends the response, of which the rest is not needed
   const options = { headers: { Prefer: "wait=0" }, signal: AbortSignal.any([signal, read.signal]) };
-  const [header, failure] = await ask(url, options, ({ headers }) => headers.get("Mercure-Last-Event-ID"));
+  const answer = await ask(url, options, ({ headers }) => headers.get(name));
   read.abort();
-  if (header === null) return ["earliest", failure]; // the history is empty
-  // The header is UTF-8, of which a browser takes each byte for a character.
-  return [new TextDecoder().decode(Uint8Array.from(header, (byte) => byte.charCodeAt(0))), failure];
+  return answer;
 }
 
 // Return a function that shows topics and privacy of the updates on the page.  An event
 // has neither, so it asks for the same updates again, with their metadata.
-function describer(url, start, signal) {
+function describer(url, signal) {
   const again = new URL(url);
-  let described = start; // the id of the last update that shows them
+  const options = { headers: { Prefer: "wait=0, metadata" }, signal };
   let asking = false;
   return async () => {
     if (asking) return; // the loop below asks again
     asking = true;
-    for (let asked = -1; asked < received && !signal.aborted; ) {
-      asked = received;
-      again.searchParams.set("last_event_id", described);
-      const [events] = await ask(again, { headers: { Prefer: "wait=0, metadata" }, signal }, text);
-      const items = [...$("updates").children];
+    for (;;) {
+      await new Promise((resolve) => setTimeout(resolve, 200)); // for several updates at once
+      const items = [...$("updates").querySelectorAll("li:not([data-described])")];
+      if (!items.length || signal.aborted) break;
+      again.searchParams.set("last_event_id", items.at(-1).before ?? "");
+      const [found, failure] = await ask(again, options, updates);
+      if (signal.aborted) break;
       // Several updates may have one id, so compare all of the event, from the newest on.
-      for (const block of (events ?? "").split("\n\n").reverse()) {
-        const [metadata, id, type, data] = [": ", "id: ", "event: ", "data: "].map((name) =>
-          block.split("\n").filter((line) => line.startsWith(name)).map((line) => line.slice(name.length)).join("\n"),
-        );
+      for (const { id, type, data, metadata } of found?.reverse() ?? []) {
         const item = items.find(
           ({ dataset, event }) =>
-            !dataset.described && event.lastEventId === id && event.type === (type || "message") && event.data === data,
+            !dataset.described && event.lastEventId === id && event.type === type && event.data === data,
         );
-        if (!item) continue; // the page has no listener for its type, or the event comes later
-        const { topics, private: secret } = JSON.parse(metadata);
-        item.querySelector("p").textContent = topics.join("\n");
-        item.querySelector("em").hidden = !secret;
+        if (!item) continue; // the page has no listener for its type, or it comes later
+        item.querySelector("p").textContent = metadata.topics.join("\n");
+        item.querySelector("em").hidden = !metadata.private;
         item.dataset.described = true;
       }
-      described = $("updates").querySelector("[data-described]")?.event.lastEventId ?? start;
+      for (const item of items) {
+        if (item.dataset.described) continue;
+        item.querySelector("p").textContent = `topics and privacy unknown${failure && `: ${failure}`}`;
+        item.dataset.described = true;
+      }
     }
     asking = false;
   };
 }
 
+// Return the updates of a response to `Prefer: wait=0, metadata`.
+async function updates(response) {
+  if (!response.headers.get("Preference-Applied")?.includes("metadata")) {
+    response.body.cancel(); // it may never end
+    throw new Error("no metadata from this hub, or a proxy in front of it");
+  }
+  const blocks = (await response.text()).split("\n\n").map((block) => block.split("\n"));
+  const found = blocks.map((lines) => {
+    const field = (start) => lines.filter((line) => line.startsWith(start)).map((line) => line.slice(start.length)).join("\n");
+    const metadata = /^\{/.test(field(": ")) && JSON.parse(field(": "));
+    return { id: field("id: "), type: field("event: ") || "message", data: field("data: "), metadata };
+  });
+  return found.filter(({ metadata }) => metadata);
+}
+
 function listen(type) {
-  // These three have their own listeners.
+  // These three have their listeners already.
   if (type && !["message", "open", "error"].includes(type)) source?.addEventListener(type, show);
 }
 
 function show(event) {
   const item = $("update").content.firstElementChild.cloneNode(true);
   item.event = event;
+  item.before = source.last;
+  source.last = event.lastEventId;
   item.querySelector("b").textContent = event.type;
   item.querySelector("span").textContent = event.lastEventId;
   item.querySelector("time").textContent = new Date().toLocaleTimeString();
@@ -173,9 +205,13 @@ $("publish").addEventListener("submit", async (event) => {
   $("published").textContent = failure || ids;
 });
 
+$("token").addEventListener("input", () => ($("published").textContent = "")); // what it says of another token
+
 $("refresh").addEventListener("click", async () => {
   const headers = { ...authorization(), Accept: "application/json" };
+  const { signal } = ending;
   const [list, failure] = await ask(`${config.hub}/subscriptions`, { headers }, json);
+  if (signal.aborted) return; // they are others now
   const subscriptions = list?.subscriptions ?? [];
   $("nobody").textContent = failure || "There are no subscriptions.";
   $("nobody").className = failure ? "error" : "";
@@ -197,7 +233,7 @@ async function ask(url, options, read) {
     const response = await fetch(url, options);
     return response.ok ? [await read(response), ""] : [null, await reason(response)];
   } catch (error) {
-    return [null, String(error)];
+    return [null, error.message];
   }
 }
 

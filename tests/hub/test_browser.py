@@ -15,9 +15,10 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 import httpx2
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Page, Route
+    from playwright.sync_api import Request as PageRequest
 
 
 @pytest.fixture(scope="module")
@@ -614,6 +616,7 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     type.fill("price")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates b")).to_have_text(["price", "message", "message"])
+    expect(page.locator("#updates p")).to_have_text(["https://example.com/books/1"] * 3)
     expect(page.locator("#updates em:visible")).to_have_count(0)
     type.fill("")
     # Private updates arrive too: the token is in a cookie for this path only.
@@ -630,32 +633,132 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     expect(page.locator("#published")).to_contain_text("'*' is reserved")
 
 
-def test_r29_the_debugger_shows_topics_and_privacy_of_any_update(open_hub: HubProcess, page: Page) -> None:
-    # The update before the first one: its id is in a header, and the same id comes again.
-    publish(open_hub, "urn:before", id="ü 漢 😀")
-    visit_debugger(page, open_hub)
-    page.locator("#topics").fill("urn:a\nurn:b\nurn:secret")
-    page.get_by_label("Type", exact=True).fill("known")
+def subscribe_in_debugger(page: Page, *patterns: str) -> list[str]:
+    """Subscribe, and return the list of cursors with which the page asks for metadata."""
+    cursors: list[str] = []
+
+    def note(request: PageRequest) -> None:
+        if "metadata" in request.headers.get("prefer", ""):
+            cursors.append(dict(parse_qsl(urlsplit(request.url).query)).get("last_event_id", ""))
+
+    page.on("request", note)
+    page.locator("#topics").fill("\n".join(patterns))
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_have_text("subscribed")
-    publish(open_hub, ["urn:a", "urn:other"], 'x\n: {"topics":["urn:x"],"private":true}', id="ü 漢 😀", type="known")
-    publish(open_hub, "urn:b", id="urn:unheard", type="no listener of the page")
+    return cursors
+
+
+def asks_for_metadata(url: str) -> bool:
+    return "last_event_id" in url
+
+
+def _fulfill(answer: dict[str, Any], route: Route) -> None:
+    route.fulfill(**answer)
+
+
+def test_r29_the_debugger_shows_topics_and_privacy_of_any_update(open_hub: HubProcess, page: Page) -> None:
+    before = publish(open_hub, "urn:before", id='ü 漢 "\\😀')
+    visit_debugger(page, open_hub)
+    page.get_by_label("Type", exact=True).fill("known")
+    cursors = subscribe_in_debugger(page, "urn:{name}")
+    publish(open_hub, ["urn:a", "urn:other"], 'x\n: {"topics":["urn:x"],"private":true}', type="known")
+    publish(open_hub, "urn:b", type="no listener of the page")
     publish(open_hub, ["urn:secret", "urn:b"], private="on")
-    publish(open_hub, "urn:b", id="ü 漢 😀")
-    shown = ["urn:b", "urn:secret urn:b", "urn:a urn:other"]
+    shown = ["urn:secret urn:b", "urn:a urn:other"]
     expect(page.locator("#updates p")).to_have_text(shown)
-    expect(page.locator("#updates li:has(em:visible) p")).to_have_text(shown[1:2])
+    expect(page.locator("#updates li:has(em:visible) p")).to_have_text(shown[:1])
+    assert cursors[0] == before
+    # Equal updates with one id, which differ in their topics.
+    for topic in ("urn:1", "urn:2", "urn:3"):
+        publish(open_hub, topic, "equal", id="urn:equal")
+    shown[:0] = ["urn:3", "urn:2", "urn:1"]
+    expect(page.locator("#updates p")).to_have_text(shown)
+    # The types of EventSource's own events.
+    for type in ("open", "error"):
+        publish(open_hub, f"urn:{type}", type=type)
+    expect(page.locator("#updates p")).to_have_text(["urn:error", "urn:open", *shown])
+    expect(page.locator("#updates em:visible")).to_have_count(1)
+    expect(page.locator("#state")).to_have_text("subscribed")
+
+
+def test_r29_the_debugger_asks_for_no_more_than_it_shows(open_hub: HubProcess, page: Page) -> None:
+    visit_debugger(page, open_hub)
+    cursors = subscribe_in_debugger(page, "urn:{name}")
 
     def late(route: Route) -> None:
-        """Answer with what the history had before one more update."""
+        """Answer with what the history had before many more updates."""
         answer = route.fetch()
-        publish(open_hub, "urn:b")
-        expect(page.locator("#updates li")).to_have_count(5)
+        for number in range(250):
+            publish(open_hub, f"urn:{number}")
+        expect(page.locator("#count")).to_have_text("251")
         route.fulfill(response=answer)
 
-    page.route(lambda url: "last_event_id" in url, late, times=1)
-    publish(open_hub, "urn:a")
-    expect(page.locator("#updates p")).to_have_text(["urn:b", "urn:a", *shown])
+    page.route(asks_for_metadata, late, times=1)
+    publish(open_hub, "urn:first")
+    expect(page.locator("#updates p").first).to_have_text("urn:249")
+    expect(page.locator("#updates p")).to_have_text([f"urn:{number}" for number in reversed(range(50, 250))])
+    assert cursors[1:] != []
+    assert cursors[0] not in cursors[1:]
+
+
+def test_r29_the_debugger_says_if_it_does_not_know_the_topics(open_hub: HubProcess, page: Page) -> None:
+    visit_debugger(page, open_hub)
+    subscribe_in_debugger(page, "urn:{name}")
+    shown: list[str] = []
+    answers: list[tuple[dict[str, Any], str]] = [
+        ({"status": 429, "json": {"detail": "too many"}}, ": too many"),
+        ({"body": "id: urn:x\ndata: \n\n"}, ": no metadata from this hub, or a proxy in front of it"),
+        ({"body": ": all\n", "headers": {"Preference-Applied": "wait=0, metadata"}}, ""),
+    ]
+    for answer, reason in answers:
+        page.route(asks_for_metadata, partial(_fulfill, answer), times=1)
+        publish(open_hub, "urn:a")
+        shown.insert(0, f"topics and privacy unknown{reason}")
+        expect(page.locator("#updates p")).to_have_text(shown)
+    publish(open_hub, "urn:b")
+    expect(page.locator("#updates p")).to_have_text(["urn:b", *shown])
+
+
+def test_r29_the_debugger_has_one_subscription(open_hub: HubProcess, page: Page) -> None:
+    visit_debugger(page, open_hub)
+    page.locator("#topics").fill("urn:a")
+    page.evaluate("for (let n = 0; n < 3; n++) document.forms.subscribe.requestSubmit()")
+    expect(page.locator("#state")).to_have_text("subscribed")
+    for data in ("1", "2"):
+        publish(open_hub, "urn:a", data)
+    expect(page.locator("#updates p")).to_have_text(["urn:a"] * 2)
+
+    def end(route: Route) -> None:
+        """Answer after the subscription has ended."""
+        page.get_by_role("button", name="Unsubscribe").click()
+        route.continue_()
+
+    page.route("**/subscriptions", end, times=1)
+    with page.expect_response("**/subscriptions") as answered:
+        page.get_by_role("button", name="List subscriptions").click()
+    answered.value.finished()
+    page.evaluate("new Promise(requestAnimationFrame)")
+    expect(page.locator("#there")).to_be_hidden()
+    expect(page.locator("#nobody")).to_be_hidden()
+
+
+def test_r29_the_debugger_shows_a_refusal_of_a_later_stream(start_hub: Callable[..., HubProcess], page: Page) -> None:
+    hub = start_hub(HUB_MAX_LIFETIME="1", HUB_RETRY="0.1")
+    visit_debugger(page, hub)
+    subscribe_in_debugger(page, "urn:a")
+    page.route(f"{hub.url}?*", lambda route: route.fulfill(status=403, json={"detail": "no more for you"}))
+    expect(page.locator("#state")).to_have_text("no more for you")
+    expect(page.get_by_role("button", name="Unsubscribe")).to_be_disabled()
+
+
+def test_r29_the_debugger_connects_when_the_hub_is_back(open_hub: HubProcess, page: Page) -> None:
+    visit_debugger(page, open_hub)
+    page.route(f"{open_hub.url}?*", lambda route: route.abort())
+    page.locator("#topics").fill("urn:a")
+    page.get_by_role("button", name="Subscribe", exact=True).click()
+    expect(page.locator("#state")).to_have_text("connecting again…")
+    page.unroute_all()
+    expect(page.locator("#state")).to_have_text("subscribed")
 
 
 def test_r29_the_debugger_shows_the_reason_of_a_refusal_and_nothing_of_before(open_hub: HubProcess, page: Page) -> None:
@@ -670,6 +773,7 @@ def test_r29_the_debugger_shows_the_reason_of_a_refusal_and_nothing_of_before(op
     title = page.get_by_role("heading", name="Hub debugger").bounding_box()
     page.get_by_text("Token", exact=True).click()
     page.locator("#token").fill("nonsense")
+    expect(page.locator("#published")).to_have_text("")  # the answer was for another token
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_contain_text("the token is not valid here")
     expect(page.get_by_role("button", name="Unsubscribe")).to_be_disabled()
