@@ -101,8 +101,9 @@ $("unsubscribe").addEventListener("click", () => unsubscribe("closed", "not subs
 
 // Return the id of the update before the stream of a URL, or null if it is not known.
 async function preceding(url, signal) {
-  let [id] = await head(url, signal, "Mercure-Last-Event-ID"); // only if it has a cursor
-  if (!id && config.subscriptions) {
+  let id = null;
+  if (url.searchParams.has("last_event_id")) [id] = await head(url, signal, "Mercure-Last-Event-ID");
+  else if (config.subscriptions) {
     const [link] = await head(`${config.hub}/subscriptions`, signal, "Link");
     id = /last-event-id="((?:[^"\\]|\\.)*)"/.exec(link)?.[1].replace(/\\(.)/g, "$1");
   }
@@ -163,7 +164,7 @@ async function updates(response) {
     response.body.cancel(); // it may never end
     throw new Error("no metadata from this hub, or a proxy in front of it");
   }
-  const blocks = (await response.text()).split("\n\n").map((block) => block.split("\n"));
+  const blocks = (await text(response)).split("\n\n").map((block) => block.split("\n"));
   const found = blocks.map((lines) => {
     const field = (start) => lines.filter((line) => line.startsWith(start)).map((line) => line.slice(start.length)).join("\n");
     const metadata = /^\{/.test(field(": ")) && JSON.parse(field(": "));

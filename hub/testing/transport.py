@@ -76,8 +76,8 @@ def client_of(
 ) -> Client:
     """Return a client of the hub at a path of any application, in this event loop.
 
-    `headers` may have the cookies of a user.  With a `root_path`, the application does
-    not see this beginning of the path.  The client reconnects quickly.
+    `headers` may have the cookies of a user.  `root_path` is the part of the path that
+    is not the application's own.  The client reconnects quickly.
     """
     transport = StreamingTransport(app, root_path=root_path)
     return Client(f"http://testserver{path}", token=token, headers=headers, transport=transport, retry=0.01)

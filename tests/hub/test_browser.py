@@ -599,11 +599,29 @@ def visit_debugger(page: Page, hub: HubProcess) -> None:
     expect(page.get_by_role("button", name="Subscribe", exact=True)).to_be_enabled()
 
 
+def subscribe_in_debugger(page: Page, *patterns: str) -> list[str]:
+    """Subscribe, and return the list of cursors with which the page asks for metadata.
+
+    Without patterns, the page's own stay.
+    """
+    cursors: list[str] = []
+
+    def note(request: PageRequest) -> None:
+        if "metadata" in request.headers.get("prefer", ""):
+            cursors.append(dict(parse_qsl(urlsplit(request.url).query)).get("last_event_id", ""))
+
+    page.on("request", note)
+    if patterns:
+        page.locator("#topics").fill("\n".join(patterns))
+    page.get_by_role("button", name="Subscribe", exact=True).click()
+    expect(page.locator("#state")).to_have_text("subscribed")
+    return cursors
+
+
 def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: HubProcess, page: Page) -> None:
     visit_debugger(page, open_hub)
     assert page.url == f"{open_hub.url}/debug/"
-    page.get_by_role("button", name="Subscribe", exact=True).click()
-    expect(page.locator("#state")).to_have_text("subscribed")
+    subscribe_in_debugger(page)
     page.get_by_label("Data").fill("a <b>new</b>\nchapter")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#published")).to_contain_text("urn:uuid:")
@@ -631,21 +649,6 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     page.get_by_label("Topics, one per line").fill("*")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#published")).to_contain_text("'*' is reserved")
-
-
-def subscribe_in_debugger(page: Page, *patterns: str) -> list[str]:
-    """Subscribe, and return the list of cursors with which the page asks for metadata."""
-    cursors: list[str] = []
-
-    def note(request: PageRequest) -> None:
-        if "metadata" in request.headers.get("prefer", ""):
-            cursors.append(dict(parse_qsl(urlsplit(request.url).query)).get("last_event_id", ""))
-
-    page.on("request", note)
-    page.locator("#topics").fill("\n".join(patterns))
-    page.get_by_role("button", name="Subscribe", exact=True).click()
-    expect(page.locator("#state")).to_have_text("subscribed")
-    return cursors
 
 
 def asks_for_metadata(url: str) -> bool:
@@ -680,6 +683,16 @@ def test_r29_the_debugger_shows_topics_and_privacy_of_any_update(open_hub: HubPr
     expect(page.locator("#updates p")).to_have_text(["urn:error", "urn:open", *shown])
     expect(page.locator("#updates em:visible")).to_have_count(1)
     expect(page.locator("#state")).to_have_text("subscribed")
+
+
+def test_r29_the_debugger_shows_the_topics_of_what_it_missed(open_hub: HubProcess, page: Page) -> None:
+    seen = publish(open_hub, "urn:missed", id="before 漢")
+    publish(open_hub, "urn:missed")
+    visit_debugger(page, open_hub)
+    page.locator("#cursor").fill(seen)
+    cursors = subscribe_in_debugger(page, "urn:missed")
+    expect(page.locator("#updates p")).to_have_text(["urn:missed"])
+    assert cursors == [seen]
 
 
 def test_r29_the_debugger_asks_for_no_more_than_it_shows(open_hub: HubProcess, page: Page) -> None:
@@ -765,8 +778,7 @@ def test_r29_the_debugger_connects_when_the_hub_is_back(open_hub: HubProcess, pa
 def test_r29_the_debugger_shows_the_reason_of_a_refusal_and_nothing_of_before(open_hub: HubProcess, page: Page) -> None:
     page.set_viewport_size({"width": 1400, "height": 800})
     visit_debugger(page, open_hub)
-    page.get_by_role("button", name="Subscribe", exact=True).click()
-    expect(page.locator("#state")).to_have_text("subscribed")
+    subscribe_in_debugger(page)
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates li")).to_have_count(1)
     page.get_by_role("button", name="List subscriptions").click()
@@ -808,8 +820,7 @@ def test_r29_n38_the_examples_of_the_debugger_match_what_it_publishes(any_hub: H
     assert types in (["topic", *matchers], matchers)
     for type in types:
         page.get_by_label("Matcher type").select_option(type)
-        page.get_by_role("button", name="Subscribe", exact=True).click()
-        expect(page.locator("#state")).to_have_text("subscribed")
+        subscribe_in_debugger(page)
         page.get_by_role("button", name="Publish").click()
         # The list has the updates of this subscription.
         expect(page.locator("#updates li")).to_have_count(1)
@@ -851,8 +862,7 @@ def test_r29_the_debugger_fits_narrow_and_wide_windows(open_hub: HubProcess, pag
     page.get_by_label("Topics, one per line").fill("https://example.com/" + "a" * 200)
     page.get_by_label("Id").fill("urn:" + "b" * 200)
     page.get_by_label("Data").fill("c" * 200)
-    page.get_by_role("button", name="Subscribe", exact=True).click()
-    expect(page.locator("#state")).to_have_text("subscribed")
+    subscribe_in_debugger(page)
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates li")).to_have_count(1)
     page.get_by_role("button", name="List subscriptions").click()
