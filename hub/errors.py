@@ -4,6 +4,7 @@
     ├── ConfigurationError (ValueError)    wrong settings: the hub does not start
     ├── NotRunning (RuntimeError)          the program uses a hub that is not running
     ├── PositionExpired (LookupError)      the history forgot entries after it
+    ├── Outdated                           a command came before the append
     ├── EventTooLarge                      an event is larger than its reader takes
     └── RequestError                       the answer to a client
         ├── InvalidRequest          400    a field breaks a rule (N17, N41, N43 …)
@@ -13,6 +14,7 @@
         ├── InsufficientScope       403    a valid token does not allow this (N92)
         ├── NotFound                404    there is no such subscription (N133)
         ├── TooSlow                 408    the body does not arrive in time
+        ├── ListFull                409    there are as many revocations as there may be
         ├── TooLarge                413    a body, field or batch is over a limit (N56)
         ├── TargetTooLong           414    the URL is over a limit
         ├── UnsupportedContent      415    a compressed body, or not a form (N11)
@@ -67,6 +69,12 @@ class NotRunning(HubError, RuntimeError):
 
 class PositionExpired(HubError, LookupError):
     """An error for a position if the history forgot some of the entries after it."""
+
+
+class Outdated(HubError):
+    """The history has taken a command that this process does not know: ask again
+    whether the updates may be appended.
+    """
 
 
 class EventTooLarge(HubError):
@@ -162,6 +170,19 @@ class TooSlow(RequestError):
 
     status = 408
     title = "Too slow"
+
+
+class ListFull(RequestError):
+    """409: there are as many revocations in force as the settings allow."""
+
+    status = 409
+    title = "List full"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"{most} revocations are in force, which is the bound (max_revocations): lift some, or set max_token_life, "
+            "with which they end by themselves"
+        )
 
 
 class TooLarge(RequestError):

@@ -33,6 +33,8 @@ What a history promises:
   history instead of a part with a gap;
 - presence ends with its node: if a node is silent for `node_timeout` seconds, another
   node announces its subscribers as gone;
+- commands have a place: a node learns of no entry without the commands that the history
+  took before it (`hub.control`);
 - recovery: an unavailable history raises HistoryUnavailable, leaves nothing half done,
   and recovers without a restart.
 """
@@ -51,6 +53,8 @@ from hub.protocol import events
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Container, Iterable, Sequence
 
+    from hub.control.commands import Command, Taken
+    from hub.control.ledger import Ledger
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
 
@@ -119,6 +123,8 @@ class Retention:
     0 turns this off."""
     node_timeout: float = 10.0
     """Seconds without a beat before the subscribers of a node are announced as gone."""
+    revocations: int = 10_000
+    """The maximum number of revocations in force."""
 
 
 class Page(list[Entry]):
@@ -211,8 +217,15 @@ class History(Protocol):
     has_time_limits: bool
     """Whether a call may end because it takes too long, as it does if the history is in
     another process."""
+    node: str
+    """The name of this node."""
+    ledger: Ledger
+    """The commands that this node knows.  `hear`, `follow`, `append` and `command` tell
+    it what is new, before they return or yield."""
 
-    async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
+    async def append(
+        self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False, known: int | None = None
+    ) -> list[Entry]:
         """Append `updates` in order, as published or as presence updates.
 
         All of them are appended in one step.  Returns the new entries, which are
@@ -223,6 +236,9 @@ class History(Protocol):
         same published updates appends nothing and returns an empty list.  An id may be
         remembered for longer than its update, but at most `Retention.max_updates` ids
         are remembered.  If the history loses an update, it forgets its id too.
+
+        With `known`, the number of a command, appends nothing and raises `Outdated` if
+        the list has a later command; the ledger then knows it.
 
         Raises UnicodeEncodeError, and appends nothing, if the data of an update
         contains a lone surrogate.
@@ -266,7 +282,8 @@ class History(Protocol):
         """Yield pages of entries after a position, and wait for new ones, without end.
 
         Any number of iterators may run at once, and each yields all entries.
-        Cancelling one affects no other.
+        Cancelling one affects no other.  A page is empty if the ledger has learned
+        commands, and there are no new entries.
 
         Raises PositionExpired if entries of either kind after the position are
         forgotten.  If the history becomes unavailable, the iterator either raises
@@ -308,6 +325,33 @@ class History(Protocol):
         Also forgets entries beyond the bounds, so that they expire even if no update is
         published.
         """
+        ...
+
+    # -- commands
+
+    async def hear(self) -> None:
+        """Let the ledger learn the commands that it does not know.
+
+        Also reports that this node is alive, so that those who ask wait for its
+        answers.
+        """
+        ...
+
+    async def command(self, command: Command) -> Taken:
+        """Append a command to the list, and make or lift its revocation, in one step.
+
+        The ledger then knows it.  All nodes learn it within a moment, and before any
+        entry that is appended later.  Raises `ListFull`, and changes nothing, if there
+        are `Retention.revocations` others in force.
+        """
+        ...
+
+    async def answer(self, number: int, text: str) -> None:
+        """Write this node's answer to a command, for the node that asked."""
+        ...
+
+    async def answers(self, number: int) -> dict[str, str]:
+        """Return the answers to a command so far, by the names of their nodes."""
         ...
 
     # -- operation

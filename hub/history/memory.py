@@ -15,14 +15,18 @@ from urllib.parse import urlsplit
 from sortedcontainers import SortedDict
 
 from hub.clocks import Dates
-from hub.errors import ConfigurationError
+from hub.control.commands import News, Numbered, Taken
+from hub.control.ledger import Ledger
+from hub.errors import ConfigurationError, ListFull, Outdated
 from hub.history import base
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
+from hub.history.node import new_node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
     from typing import Self
 
+    from hub.control.commands import Command
     from hub.history.base import Change, Retention
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
@@ -46,6 +50,8 @@ class MemoryHistory:
     has_time_limits = False
 
     def __init__(self, retention: Retention, *, clock: Callable[[], float] | None = None) -> None:
+        self.node = new_node()
+        self.ledger = Ledger(is_current=True)
         self._retention = retention
         self._window = retention.idempotency_window * 1_000  # ms
         self._dates = Dates(clock)
@@ -76,8 +82,12 @@ class MemoryHistory:
             raise ConfigurationError("history_url memory:// must have nothing after it")
         return cls(retention)
 
-    async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
+    async def append(
+        self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False, known: int | None = None
+    ) -> list[Entry]:
         """Append `updates`, and forget entries beyond the bounds."""
+        if known is not None and self.ledger.number > known:
+            raise Outdated
         # 1. Leave out the updates whose ids the publisher has used in the window, and
         #    repetitions in this call.
         time = self._dates.now()
@@ -123,6 +133,10 @@ class MemoryHistory:
         self._end += len(entries)
         kept.bytes += size
         self._trim(self._retention)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake the followers."""
         if self._grown is not None:
             self._grown.set()
             self._grown = None
@@ -232,15 +246,18 @@ class MemoryHistory:
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         """Yield pages after a position, and wait for new entries."""
+        heard = self.ledger.heard
         while True:
-            if after >= self._end:
+            if after >= self._end and self.ledger.heard == heard:
                 if self._grown is None:
                     self._grown = asyncio.Event()
                 await self._grown.wait()
             page = await self.read(after)
             page.require_presence(after)
-            if page:
+            if page or self.ledger.heard != heard:
+                heard = self.ledger.heard
                 yield page
+            if page:
                 after = page[-1].position
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
@@ -276,6 +293,25 @@ class MemoryHistory:
         """Forget entries that have become too old.  There are no other nodes."""
         self._trim(self._retention)
         return Beat(len(self._present), [])
+
+    async def hear(self) -> None:
+        """Do nothing: the ledger knows each command."""
+
+    async def command(self, command: Command) -> Taken:
+        """Let the ledger learn a command.  There are no other nodes."""
+        if not self.ledger.has_room(command, self._retention.revocations):
+            raise ListFull(self._retention.revocations)
+        number = max(self.ledger.number + 1, self._dates.now())
+        self.ledger.learn(News(number, [Numbered(number, command)]))
+        self._wake()
+        return Taken(number, self._end, [])
+
+    async def answer(self, number: int, text: str) -> None:
+        """Do nothing: nobody waits for it."""
+
+    async def answers(self, number: int) -> dict[str, str]:
+        """Return none: there are no other nodes."""
+        return {}
 
     async def check(self) -> None:
         """Do nothing: memory is always available."""

@@ -16,6 +16,9 @@ The keys, which all begin with {mercure}:
     nodes           set         names of nodes
     alive:<node>    string      expires `node_timeout` after the node's last beat
     present:<node>  hash        id -> matchers, for each subscriber on the node
+    commands        stream      4-0 -> text  5-0 -> ...  commands, by their numbers
+    revoked         hash        target -> text of the command that revokes
+    answers:<n>     hash        node -> its answer to command n; expires
 
 Every change, and every read of entries, is one Lua script, so that an update, its
 index and the list of present subscribers always agree.  Entries of both kinds share

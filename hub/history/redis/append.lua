@@ -1,6 +1,7 @@
 -- Appends updates, and changes the list of present subscribers, in one step.
 --
--- Arguments: node, node_timeout in ms, window in ms, the five bounds, and then any
+-- Arguments: node, node_timeout in ms, window in ms, '1' if nothing may be appended
+-- while there is a command that the node does not know, the five bounds, and then any
 -- number of changes, each with its updates:
 --   kind of change, subscriber or '', its matchers, number of updates
 --     id, size, record, time or '' for now, hash of id and publisher, or ''
@@ -8,7 +9,8 @@
 --   ''      published updates           'load'  published updates of another history
 --   'more'  presence updates            'moved' presence updates of another history
 --   'come'  a subscriber arrives        'gone'  a subscriber departs
--- Returns the time, and the numbers, from 0, of the updates that were left out.
+-- Returns the time, and the numbers, from 0, of the updates that were left out; false if
+-- there is such a command.
 
 -- Adds an entry to the stream and the indexes of its kind.
 local function add(kind, id, size, record, time)
@@ -18,9 +20,10 @@ local function add(kind, id, size, record, time)
     call('ZADD', kind.marks, last, last .. ' ' .. time .. ' ' .. size .. ' ' .. id)
 end
 
-local node, node_timeout, window = unpack(ARGV, 6, 8)
-local max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 9, 13)
-local left_out, number, i = {}, 0, 14
+local node, node_timeout, window, asks = unpack(ARGV, 7, 10)
+local max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 11, 15)
+local left_out, number, i = {}, 0, 16
+if asks == '1' and newest_command > tonumber(ARGV[6]) then return reply() end
 
 local is_presence = {come = true, gone = true, more = true, moved = true}
 

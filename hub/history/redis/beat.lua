@@ -3,7 +3,7 @@
 -- Arguments: node, node_timeout in ms, the five bounds.  Returns how many subscribers
 -- are present on the node, and some subscribers of dead nodes with their matchers.
 
-local node, node_timeout, max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 6)
+local node, node_timeout, max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 7)
 call('SADD', nodes, node)
 call('SET', alive .. node, '', 'PX', node_timeout)
 -- If no node has reported for half of node_timeout, perhaps none could reach the

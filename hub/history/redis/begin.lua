@@ -2,14 +2,18 @@
 -- were lost.
 --
 -- __init__.py in this directory explains KEYS.  ARGV[1..5] are the knowledge of the
--- node: the epoch, n of the published anchor, the hash of its mark, and the same two of
--- the presence anchor.  A script's own arguments begin at ARGV[6].
+-- node: the epoch, n of the published anchor, the hash of its mark, the same two of the
+-- presence anchor, and the number of the newest command.  A script's own arguments begin
+-- at ARGV[7].
 --
 -- Each script ends with `return reply(value)`: the epoch, n of the newest entry,
 -- whether the node strays, and the value.  Then for each kind of entry: n of the newest
--- forgotten entry, n of the newest entry, and the hash of its mark.
+-- forgotten entry, n of the newest entry, and the hash of its mark.  Then the number of
+-- the newest command, the commands that the node does not know, and all revocations, if
+-- the list does not have the one that it knows; otherwise false.
 
-local log, ids, marks, meta, nodes, alive, present, seen_ids, presence_log, presence_marks = unpack(KEYS)
+local log, ids, marks, meta, nodes, alive, present, seen_ids, presence_log, presence_marks, commands, revoked =
+    unpack(KEYS)
 local call = redis.call
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -131,6 +135,20 @@ local function trim(max_updates, max_bytes, max_age, presence_updates, presence_
     return forgotten + trim_kind(presence, presence_updates, presence_bytes, max_age, slack)
 end
 
+-- The number of the newest command; 0 if there is no list.
+local function newest_number()
+    local newest = call('XREVRANGE', commands, '+', '-', 'COUNT', 1)[1]
+    return newest and tonumber(newest[1]:match('^%d+')) or 0
+end
+local newest_command = newest_number()
+
+-- Appends a command to the list, whose first row is none, and returns its number.
+local function append_command(text)
+    newest_command = math.max(now, newest_command + 1)
+    call('XADD', commands, string.format('%d-0', newest_command), 't', text)
+    return newest_command
+end
+
 -- Returns the reply that the top of this file describes.
 local function reply(value)
     local about = {epoch, last, strays and 1 or 0, value or false}
@@ -139,6 +157,14 @@ local function reply(value)
         about[#about + 1] = kind.forgotten
         about[#about + 1] = tonumber(n or kind.forgotten)
         about[#about + 1] = redis.sha1hex(newest or kind.before)
+    end
+    about[#about + 1] = newest_command
+    if newest_command > tonumber(ARGV[6]) then
+        local known = ARGV[6] .. '-0'
+        local found = call('XRANGE', commands, known, '+')
+        local is_whole = not found[1] or found[1][1] ~= known
+        about[#about + 1] = is_whole and {} or found
+        about[#about + 1] = is_whole and call('HVALS', revoked)
     end
     return about
 end

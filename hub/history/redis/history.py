@@ -40,7 +40,9 @@ from urllib.parse import unquote
 import structlog
 from redis.exceptions import MovedError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
-from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
+from hub.control.commands import Command, News, Taken
+from hub.control.ledger import ANSWERS_AGE, MAX_AGE, MAX_COMMANDS, Ledger
+from hub.errors import ConfigurationError, HistoryUnavailable, ListFull, Outdated, PositionExpired
 from hub.history import base, codec
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
 from hub.history.node import new_node
@@ -120,9 +122,13 @@ class RedisHistory:
         self._client, self._sentinel, self._where = open_client(url)  # the URL for errors
         self._bounds = _bounds(retention)
         self._window = math.ceil(retention.idempotency_window * 1_000)  # ms
-        self._node = new_node(), round(retention.node_timeout * 1_000)  # name, ms
+        self.node = new_node()
+        self.ledger = Ledger()
+        self._node = self.node, round(retention.node_timeout * 1_000)  # name, ms
+        self._max_revocations = retention.revocations
         keys = ["log", "ids", "marks", "meta", "nodes", "alive:", "present:", "seen", "presence", "presence-marks"]
-        self._keys = [f"{{{name}}}:{key}" for key in keys]
+        self._keys = [f"{{{name}}}:{key}" for key in [*keys, "commands", "revoked"]]
+        self._answers = f"{{{name}}}:answers:"
         self._random = random or Random()  # noqa: S311
         self._turns = asyncio.Semaphore(CONNECTIONS)  # held by ordinary calls
         self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
@@ -150,10 +156,14 @@ class RedisHistory:
 
     # -- updates
 
-    async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
+    async def append(
+        self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False, known: int | None = None
+    ) -> list[Entry]:
         """Append `updates` in one script."""
+        if known is not None and self.ledger.number > known:
+            raise Outdated
         entries = [Entry(0, update) for update in updates]
-        return await self._write([("more" if presence else "", None, entries)], publisher)
+        return await self._write([("more" if presence else "", None, entries)], publisher, asks=known is not None)
 
     async def load(self, entries: Sequence[Entry], presence: Container[int] = ()) -> None:
         """Append entries of another history, with their times."""
@@ -170,14 +180,19 @@ class RedisHistory:
         )
 
     async def _write(
-        self, changes: Iterable[tuple[str, Present | None, Sequence[Entry]]], publisher: str = ""
+        self,
+        changes: Iterable[tuple[str, Present | None, Sequence[Entry]]],
+        publisher: str = "",
+        *,
+        asks: bool = False,
     ) -> list[Entry]:
         """Send changes to append.lua, and return the new entries.
 
         A change is the kind of change, a subscriber or None, and the entries to append.
-        append.lua describes the kinds.
+        append.lua describes the kinds.  If it `asks`, raises `Outdated` if there is a
+        command that the ledger does not know yet.
         """
-        arguments: list[str | bytes | float] = [*self._node, self._window, *self._bounds]
+        arguments: list[str | bytes | float] = [*self._node, self._window, int(asks), *self._bounds]
         written: list[Update] = []
         for change, subscriber, entries in changes:
             about = (subscriber.id, subscriber.to_json()) if subscriber else ("", "")
@@ -188,6 +203,8 @@ class RedisHistory:
                 arguments.append(base.seen_as(publisher, entry.update.id) if self._window and not change else b"")
                 written.append(entry.update)
         reply = await self._call(scripts.APPEND, *arguments)
+        if reply.value is None:
+            raise Outdated
         time, left_out = reply.value
         # Remove the updates that the script left out.  The others are the newest
         # entries, and have consecutive positions.
@@ -246,6 +263,7 @@ class RedisHistory:
         """
         end: int | None = None
         failures = 0
+        heard = self.ledger.heard
         examined = False  # whether this is still the server whose configuration was looked at
         while True:
             try:
@@ -253,8 +271,9 @@ class RedisHistory:
                     # XREAD only wakes this iterator: the page below has the entries,
                     # and its script checks the anchors.  XREAD does not return if the
                     # stream is deleted, so it waits for CHECK_SECONDS at most.
-                    logs = self._keys[0], self._keys[8]
-                    wait = "BLOCK", round(CHECK_SECONDS * 1_000), "COUNT", 1, "STREAMS", *logs, f"{end}-0", f"{end}-0"
+                    streams = self._keys[0], self._keys[8], self._keys[10]
+                    ends = f"{end}-0", f"{end}-0", f"{self.ledger.number}-0"
+                    wait = "BLOCK", round(CHECK_SECONDS * 1_000), "COUNT", 1, "STREAMS", *streams, *ends
                     async with self._reaching():
                         await self._execute("XREAD", *wait)
                 page, end = await self._page(after, at_once=True)
@@ -266,6 +285,7 @@ class RedisHistory:
                 if not failures:
                     log.warning("the history is unavailable; following it waits", reason=error.reason)
                 end, failures, examined = None, failures + 1, False
+                self.ledger.is_current = False
                 first, longest = BACK_OFF
                 await asyncio.sleep(self._random.uniform(first, min(longest, first * 2 ** min(failures, 16))))
                 continue
@@ -275,8 +295,10 @@ class RedisHistory:
             if not examined:
                 await self._examine()
                 examined = True
-            if page:
+            if page or self.ledger.heard != heard:
+                heard = self.ledger.heard
                 yield page
+            if page:
                 after = page[-1].position
 
     async def _examine(self) -> None:
@@ -324,6 +346,35 @@ class RedisHistory:
         reply = await self._call(scripts.BEAT, *self._node, *self._bounds, at_once=True)
         present, orphans = reply.value
         return Beat(present, list(map(_present, orphans[::2], orphans[1::2])))
+
+    # -- commands
+
+    async def hear(self) -> None:
+        """Report that this node is alive; each reply tells the ledger what is new."""
+        await self._call(scripts.HEAR, *self._node, at_once=True)
+
+    async def command(self, command: Command) -> Taken:
+        """Append a command to the list, in one script."""
+        bounds = self._max_revocations, MAX_COMMANDS, 1_000 * MAX_AGE
+        about = command.action, to_json(command.target), command.before, command.to_json()
+        reply = await self._call(scripts.COMMAND, self.node, *bounds, *about, at_once=True)
+        if reply.value is None:
+            raise ListFull(self._max_revocations)
+        number, others = reply.value
+        return Taken(number, reply.offset + reply.last, [other.decode() for other in others])
+
+    async def answer(self, number: int, text: str) -> None:
+        """Write the answer into a hash that expires."""
+        key = f"{self._answers}{number}"
+        async with self._reaching():
+            await self._execute("HSET", key, self.node, text)
+            await self._execute("EXPIRE", key, ANSWERS_AGE)
+
+    async def answers(self, number: int) -> dict[str, str]:
+        """Return the answers so far."""
+        async with self._reaching():
+            found: dict[bytes, bytes] = await self._execute("HGETALL", f"{self._answers}{number}")
+        return {node.decode(): text.decode() for node, text in found.items()}
 
     # -- operation
 
@@ -386,13 +437,15 @@ class RedisHistory:
         for calls that must not wait behind thousands of others.
         """
         offset, anchors = self._offset, self._anchors
-        rest = len(self._keys), *self._keys, self._epoch, *anchors[0], *anchors[1], *arguments
+        known = self._epoch, *anchors[0], *anchors[1], self.ledger.number
+        rest = len(self._keys), *self._keys, *known, *arguments
         async with self._reaching(), contextlib.nullcontext() if at_once else self._turns:
             try:
                 answer = await self._execute("EVALSHA", script.sha, *rest)
             except NoScriptError:
                 answer = await self._execute("EVAL", script.text, *rest)
-        epoch, last, strays, value, published, *newest, presence, presence_n, presence_mark = answer
+        epoch, last, strays, value, published, *newest, presence, presence_n, presence_mark = answer[:10]
+        self.ledger.learn(_news(*answer[10:]))
         heard = _Anchor(*newest), _Anchor(presence_n, presence_mark)
         is_lost = 0 < self._epoch < epoch
         # 1. A newer epoch: all earlier positions expire.  At the first reply, there are
@@ -453,6 +506,11 @@ def _bounds(retention: Retention) -> tuple[float, ...]:
     """Return the five bounds in the order of the scripts' arguments."""
     published = retention.max_updates, retention.max_bytes, retention.max_age * 1_000
     return *published, retention.presence_updates, retention.presence_bytes
+
+
+def _news(number: int, commands: Sequence[Any] = (), revocations: Iterable[bytes] | None = None) -> News:
+    """Return the news of a reply; see begin.lua.  The first command is known."""
+    return News.read(number, ((int(id.partition(b"-")[0]), text) for id, (_, text) in commands[1:]), revocations)
 
 
 def _position(entry: Entry) -> int:

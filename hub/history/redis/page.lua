@@ -4,7 +4,7 @@
 -- First the range of the page, then the sizes of its entries, then how many of them
 -- fit.
 
-local after, entries, size = unpack(ARGV, 6)
+local after, entries, size = unpack(ARGV, 7)
 after, size = tonumber(after), tonumber(size)
 local first
 for _, marks in ipairs({marks, presence_marks}) do

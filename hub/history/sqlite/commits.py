@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hub.clocks import Dates
+    from hub.control.commands import News
+    from hub.control.ledger import Ledger
     from hub.history.base import Entry, Retention
     from hub.history.sqlite.database import Database
 
@@ -61,6 +63,8 @@ class _Committed(NamedTuple):
     """All entries that were appended."""
     has_more: bool
     """Whether more entries may have to be forgotten."""
+    news: News | None
+    """What the ledger does not know."""
 
 
 class Commits:
@@ -68,8 +72,9 @@ class Commits:
     transaction.
 
     `node` is the name of this node, and `dates` gives entries their dates.  After each
-    commit, `appended` is called with its entries, on the event loop, before any job of
-    the commit has its result.
+    commit, on the event loop, the `ledger` learns the commands that are new, and then
+    `appended` is called with the new entries, if there are any of both, before any job
+    of the commit has its result.
     """
 
     def __init__(
@@ -78,12 +83,14 @@ class Commits:
         node: str,
         retention: Retention,
         dates: Dates,
+        ledger: Ledger,
         appended: Callable[[Sequence[Entry]], None],
     ) -> None:
         self._database = database
         self._node = node
         self._retention = retention
         self._dates = dates
+        self._ledger = ledger
         self._appended = appended
         self._jobs: deque[_Job] = deque()  # the jobs that wait
         self._is_due = False  # whether the writer will take the jobs that wait
@@ -169,16 +176,16 @@ class Commits:
                     # aside holds the same lock, so it cannot do that now.
                     if identity_of(file.path) != file.identity:
                         raise Replaced
-                    writing = Writing(file, self._dates, self._node)
+                    writing = Writing(file, self._dates, self._node, self._ledger.number)
                     results = [job(writing) for job in jobs]
                     has_more = writing.trim_some(self._retention)
                     writing.finish()
                 # After the commit, so that the other processes find the new entries.
-                if writing.entries:
+                if writing.entries or writing.has_told:
                     wake(writing.wake_ports)
                 if self._gives_back or writing.forgotten:
                     self._gives_back = give_back(file.writer)
-                return _Committed(results, writing.entries, has_more)
+                return _Committed(results, writing.entries, has_more, writing.news)
             except Replaced:  # try again with the new file
                 pass
             except sqlite3.Error as error:
@@ -197,7 +204,9 @@ class Commits:
                 if not job.done.done():
                     job.done.set_exception(outcome)
             return
-        if outcome.entries:
+        if outcome.news is not None:
+            self._ledger.learn(outcome.news)
+        if outcome.entries or outcome.news is not None:
             self._appended(outcome.entries)
         for job, result in zip(jobs, outcome.results, strict=True):
             if not job.done.done():

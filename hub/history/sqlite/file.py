@@ -75,6 +75,23 @@ CREATE TABLE node (
 CREATE TABLE present (id TEXT PRIMARY KEY, node TEXT NOT NULL, matchers TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX present_node ON present (node);
 """
+_COMMANDS: Final = """
+CREATE TABLE IF NOT EXISTS command (
+    number INTEGER PRIMARY KEY,    -- ms since 1970, or more
+    text TEXT NOT NULL             -- as Command.to_json writes it; '' for the first row, which is no command
+);
+CREATE TABLE IF NOT EXISTS revoked (target TEXT PRIMARY KEY, until REAL, text TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS answer (
+    number INTEGER NOT NULL,       -- of its command
+    node TEXT NOT NULL,
+    text TEXT NOT NULL,
+    PRIMARY KEY (number, node)
+) WITHOUT ROWID;
+"""
+"""The tables of the control channel, which a process of an earlier time does not see.
+
+The list of commands is never empty, so that a process always knows one of its numbers.
+"""
 _SINCE_2: Final = """
 CREATE TABLE seen (
     number INTEGER PRIMARY KEY,    -- ascending: the oldest first
@@ -178,6 +195,10 @@ class File:
             if _pragma(connection, "user_version") < _VERSION:
                 self._execute(_SINCE_2)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
+            self._execute(_COMMANDS)
+            connection.execute(
+                "INSERT INTO command SELECT ?, '' WHERE NOT EXISTS (SELECT 1 FROM command)", (int(1_000 * time.time()),)
+            )
             # 3. The epoch, if entries may have been lost.
             self._renew_after_a_crash(synchronous)
             (epoch,) = connection.execute("SELECT epoch FROM state").fetchone()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from hub.control.ledger import Ledger
     from hub.history.base import Entry, Page
     from hub.history.sqlite.database import Database
     from hub.history.sqlite.file import File
@@ -33,9 +34,10 @@ class Following:
     All methods must be called on the event loop.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, ledger: Ledger) -> None:
         self.wake_socket = WakeSocket()
         self._database = database
+        self._ledger = ledger
         self._listening: asyncio.Task[None] | None = None  # begins with the first follower
         self._followers = 0  # the number of followers
         # Entries that this process has appended, and that its follower has not yielded.
@@ -44,8 +46,8 @@ class Following:
         self._grown = asyncio.Event()
 
     def appended(self, entries: Sequence[Entry]) -> None:
-        """Record entries that this process has appended."""
-        self._has_grown(entries[-1].position)
+        """Record the entries or commands that this process has written."""
+        self._has_grown(entries[-1].position if entries else self._database.end)
         if self._followers:
             self._fresh.extend(entries)
 
@@ -54,14 +56,15 @@ class Following:
     ) -> AsyncIterator[list[Entry]]:
         """Yield the entries after a position, without end.
 
-        `read` returns the page after a position, and `touch` writes the port of the
-        wake socket.  Any number of iterators may run at once.  Raises what `read`
-        raises, and PositionExpired if presence updates after the position are
-        forgotten.
+        `read` returns the page after a position, and lets the ledger learn the commands
+        before it; `touch` writes the port of the wake socket.  Any number of iterators
+        may run at once.  Raises what `read` raises, and PositionExpired if presence
+        updates after the position are forgotten.
         """
         self._followers += 1
         if self._listening is None:
             self._listening = asyncio.create_task(self._listen(touch))
+        heard = self._ledger.heard
         try:
             while True:
                 # Take the event before looking, so that no new entry goes unnoticed.
@@ -70,9 +73,10 @@ class Following:
                 if not page:
                     page = found = await read(after)
                     found.require_presence(after)
-                if page:
+                if page or self._ledger.heard != heard:
+                    heard = self._ledger.heard
                     yield page
-                    after = page[-1].position
+                    after = page[-1].position if page else after
                 else:
                     await grown.wait()
         finally:
@@ -114,7 +118,8 @@ class Following:
             await self._look()
 
     async def _look(self) -> None:
-        """Look for new entries or another file: at a datagram, and every POLL_SECONDS.
+        """Look for new entries, new commands, or another file: at a datagram, and every
+        POLL_SECONDS.
 
         SQLite's data_version changes if another connection has written.
         """
@@ -140,9 +145,10 @@ class Following:
                     (version,) = connection.execute("PRAGMA data_version").fetchone()
                     if version != seen:
                         end = file.offset + last_position(connection)
+                        (newest,) = connection.execute("SELECT max(number) FROM command").fetchone()
                         seen = version
-                        if end > database.end:
-                            self._has_grown(end)
+                        if end > database.end or newest > self._ledger.number:
+                            self._has_grown(max(end, database.end))
                 except Exception:  # readers and writers report it; open the file again
                     file = None
         finally:

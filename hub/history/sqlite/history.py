@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from hub.clocks import Dates
-from hub.errors import ConfigurationError, HistoryUnavailable
+from hub.control.commands import Taken
+from hub.control.ledger import Ledger
+from hub.errors import ConfigurationError, HistoryUnavailable, ListFull, Outdated
 from hub.history import base
 from hub.history.base import Beat, Entry, Page, Stats
 from hub.history.node import new_node
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Sequence
     from typing import Self
 
+    from hub.control.commands import Command, News
     from hub.history.base import Change, Retention
-    from hub.history.sqlite.transaction import Writing
+    from hub.history.sqlite.transaction import ReadTransaction, Writing
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
 
@@ -69,8 +72,11 @@ class SqliteHistory:
         self._retention = retention
         self._since_boot = since_boot
         self._database = Database(self.path, synchronous)
-        self._following = Following(self._database)
-        self._commits = Commits(self._database, self.node, retention, Dates(clock), self._following.appended)
+        self.ledger = Ledger()
+        self._following = Following(self._database, self.ledger)
+        self._commits = Commits(
+            self._database, self.node, retention, Dates(clock), self.ledger, self._following.appended
+        )
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:
@@ -92,14 +98,25 @@ class SqliteHistory:
 
     # -- writing
 
-    async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
+    async def append(
+        self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False, known: int | None = None
+    ) -> list[Entry]:
         """Append `updates` in the next transaction, with those of concurrent calls."""
         rows = [row_of(update) for update in updates]
-        if not self._retention.idempotency_window or presence:
-            return await self._commits.write(lambda writing: writing.append(rows, presence=presence), len(rows))
-        seen = [base.seen_as(publisher, update.id) for update in updates]
+        seen: list[bytes] = []
+        if self._retention.idempotency_window and not presence:
+            seen = [base.seen_as(publisher, update.id) for update in updates]
         window, most = math.ceil(self._retention.idempotency_window * 1_000), self._retention.max_updates
-        return await self._commits.write(lambda writing: writing.append_new(rows, seen, window, most), len(rows))
+
+        def append(writing: Writing) -> list[Entry] | None:
+            """Append them in a transaction; return None if there are newer commands."""
+            if known is not None and writing.newest > known:
+                return None
+            return writing.append_new(rows, seen, window, most) if seen else writing.append(rows, presence=presence)
+
+        if (entries := await self._commits.write(append, len(rows))) is None:
+            raise Outdated
+        return entries
 
     async def load(self, entries: Sequence[Entry], presence: Container[int] = ()) -> None:
         """Append entries of another history in the next transaction."""
@@ -143,6 +160,32 @@ class SqliteHistory:
         present, orphans = await self._commits.write(beat)
         return Beat(present, list(map(present_of, orphans)))
 
+    async def hear(self) -> None:
+        """Report that this node is alive, in a transaction, which tells the news."""
+        await self._commits.write(self._touch)
+
+    async def command(self, command: Command) -> Taken:
+        """Append a command to the list in the next transaction."""
+        most, timeout = self._retention.revocations, self._retention.node_timeout
+
+        def append(writing: Writing) -> Taken | None:
+            """Append it in a transaction; return None if the list is full."""
+            if (number := writing.command(command, most)) is None:
+                return None
+            return Taken(number, writing.end, writing.others(self.node, self._since_boot(), timeout))
+
+        if (taken := await self._commits.write(append)) is None:
+            raise ListFull(most)
+        return taken
+
+    async def answer(self, number: int, text: str) -> None:
+        """Write the answer in the next transaction."""
+        await self._commits.write(lambda writing: writing.answer(number, self.node, text))
+
+    async def answers(self, number: int) -> dict[str, str]:
+        """Return the answers so far."""
+        return await self._database.look_up(lambda reading: reading.answers(number))
+
     async def check(self) -> None:
         """Write that this node is alive, or raise HistoryUnavailable."""
         await self._commits.write(self._touch)
@@ -179,7 +222,20 @@ class SqliteHistory:
 
     def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         """Yield pages after a position, and wait for new entries of any process."""
-        return self._following.pages(after, read=self.read, touch=self.check)
+        return self._following.pages(after, read=self._read_and_hear, touch=self.check)
+
+    async def _read_and_hear(self, after: int) -> Page:
+        """Return the next page, after the ledger has learned the commands before it."""
+        known = self.ledger.number
+
+        def read(reading: ReadTransaction) -> tuple[Page, News | None]:
+            """Read both in one transaction."""
+            return reading.read(after), reading.news(known)
+
+        page, news = await self._database.read(read)
+        if news is not None:
+            self.ledger.learn(news)
+        return page
 
     async def present(self, *, own: bool = False) -> list[Present]:
         """Return the subscribers of all nodes, or of this one."""

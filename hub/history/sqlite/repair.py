@@ -146,8 +146,8 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
         last = max(last, reached)
         if reached < last or not has_end:
             since = kept + 1
-        # 5. Write the counts, and copy the nodes and their subscribers.  Remembered ids
-        # are not copied: a repeated update is appended again after a repair.
+        # 5. Write the counts, and copy the nodes, their subscribers, and the commands.
+        # Remembered ids are not copied: a repeated update is appended again.
         with transaction(new.writer, math.inf):
             new.writer.execute("UPDATE state SET since = ?", (since,))
             for kind, condition in (("published", "NOT IN"), ("presence", "IN")):
@@ -155,8 +155,8 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
                     f"UPDATE state SET ({kind}, {kind}_bytes) = (SELECT count(*), ifnull(sum(size), 0) FROM log"  # noqa: S608
                     f" WHERE position {condition} (SELECT position FROM presence))"
                 )
-            for table in ("node", "present"):
-                # If that fails, the nodes add their rows again.
+            for table in ("node", "present", "command", "revoked"):
+                # If that fails, the nodes add their rows again; commands are lost.
                 with contextlib.suppress(sqlite3.DatabaseError):
                     rows = damaged.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
                     marks = ", ".join("?" * len(rows[0])) if rows else ""

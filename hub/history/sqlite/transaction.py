@@ -4,7 +4,8 @@
                        trim, prune        ─► forget the oldest
                        arrives, departs   ─► present
                        beat, touch, leave ─► node
-    ReadTransaction    find, newest, end, read, present, stats, back_up
+                       command, answer    ─► command, revoked, answer
+    ReadTransaction    find, newest, end, read, present, news, answers, stats, back_up
 
 Positions in the file count from 1; `offset` is added for the positions of this process.
 """
@@ -21,6 +22,8 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from hub.control.commands import Command, News, Numbered
+from hub.control.ledger import ANSWERS_AGE, MAX_AGE, MAX_COMMANDS
 from hub.errors import PositionExpired
 from hub.history import base
 from hub.history.base import EARLIEST, Entry, Page, Retention, Stats
@@ -58,7 +61,7 @@ _SELECT: Final = "SELECT position, time, id, topics, private, type, retry, data 
 _BEGINNING: Final = (
     "SELECT (SELECT max(position) FROM log), published, published_bytes, published_forgotten,"
     " presence, presence_bytes, presence_forgotten,"
-    " (SELECT group_concat(bell) FROM node WHERE bell AND name <> ?) FROM state"
+    " (SELECT group_concat(bell) FROM node WHERE bell AND name <> ?), (SELECT max(number) FROM command) FROM state"
 )
 _ROWS: Final = 16
 """Rows that one statement inserts, at most."""
@@ -101,7 +104,7 @@ class Writing:
     it in the writer's thread only.
     """
 
-    def __init__(self, file: File, dates: Dates, node: str) -> None:
+    def __init__(self, file: File, dates: Dates, node: str, known: int) -> None:
         self.entries: list[Entry] = []
         """The entries that this transaction appended."""
         self.forgotten = 0
@@ -117,7 +120,18 @@ class Writing:
         self._published, self._presence = _Kept(*row[1:4]), _Kept(*row[4:7])
         self.wake_ports = [int(port) for port in (row[7] or "").split(",") if port]
         """The ports of the wake sockets of all other nodes."""
+        self.newest: int = row[8]
+        """The number of the newest command."""
+        self.news = news(file.writer, known) if self.newest > known else None
+        """What the node does not know, as it knew `known`; None if it knows all."""
+        self.has_told = False
+        """Whether this transaction has a new command or answer."""
         self._stored = self._published, self._presence  # as the table `state` has them
+
+    @property
+    def end(self) -> int:
+        """The position of the newest entry."""
+        return self._offset + self._end
 
     def append(self, rows: Iterable[Row], *, presence: bool = False) -> list[Entry]:
         """Append the updates of the rows, as published or as presence updates.
@@ -266,6 +280,49 @@ class Writing:
         """Remove a subscriber from the list; return whether it was there."""
         return self._connection.execute("DELETE FROM present WHERE id = ?", (id,)).rowcount > 0
 
+    def command(self, command: Command, most: int) -> int | None:
+        """Append a command to the list, and return its number.
+
+        Returns None, and changes nothing, if `most` other revocations are in force.
+        """
+        target = to_json(command.target)
+        if command.action == "revoke":
+            # `before` is a little later than now; `until` has room for that.
+            self._connection.execute("DELETE FROM revoked WHERE until < ?", (command.before,))
+            (others,) = self._connection.execute("SELECT count(*) FROM revoked WHERE target <> ?", (target,)).fetchone()
+            if others >= most:
+                return None
+            row = target, command.until, command.to_json()
+            self._connection.execute("INSERT OR REPLACE INTO revoked VALUES (?, ?, ?)", row)
+        elif command.action == "lift":
+            self._connection.execute("DELETE FROM revoked WHERE target = ?", (target,))
+        self.newest = max(self.newest + 1, self._now)
+        numbered = Numbered(self.newest, command)
+        self._connection.execute("INSERT INTO command VALUES (?, ?)", (self.newest, command.to_json()))
+        self._connection.execute(
+            "DELETE FROM command WHERE number < ? OR number <="
+            " (SELECT number FROM command ORDER BY number DESC LIMIT 1 OFFSET ?)",
+            (self.newest - 1_000 * MAX_AGE, MAX_COMMANDS),
+        )
+        before = [] if self.news is None else self.news.commands
+        self.news = News(self.newest, [*before, numbered], self.news and self.news.revocations)
+        self.has_told = True
+        return self.newest
+
+    def others(self, node: str, now: float, timeout: float) -> list[str]:
+        """Return the names of the other nodes that have reported in `timeout`
+        seconds."""
+        rows = self._connection.execute(
+            "SELECT name FROM node WHERE name <> ? AND seen BETWEEN ? AND ?", (node, now - timeout, now)
+        )
+        return [name for (name,) in rows]
+
+    def answer(self, number: int, node: str, text: str) -> None:
+        """Write the answer of a node to a command, and forget old answers."""
+        self._connection.execute("DELETE FROM answer WHERE number < ?", (self._now - 1_000 * ANSWERS_AGE,))
+        self._connection.execute("INSERT OR REPLACE INTO answer VALUES (?, ?, ?)", (number, node, text))
+        self.has_told = True
+
     def touch(self, node: str, now: float, port: int) -> None:
         """Write that a node is alive at `now`, and the port of its wake socket.
 
@@ -380,6 +437,15 @@ class ReadTransaction:
         rows = self._connection.execute("SELECT id, matchers FROM present WHERE node = ? OR NOT ?", (node, own))
         return list(map(present_of, rows))
 
+    def news(self, known: int) -> News | None:
+        """Return what a node does not know that knows the command `known`, or None."""
+        (newest,) = self._connection.execute("SELECT max(number) FROM command").fetchone()
+        return news(self._connection, known) if newest > known else None
+
+    def answers(self, number: int) -> dict[str, str]:
+        """Return the answers to a command, by the names of their nodes."""
+        return dict(self._connection.execute("SELECT node, text FROM answer WHERE number = ?", (number,)).fetchall())
+
     def stats(self) -> Stats:
         """Return the size and age of the history."""
         first, last = first_position(self._connection), last_position(self._connection)
@@ -417,6 +483,19 @@ class ReadTransaction:
         except sqlite3.Error:
             Path(target).unlink(missing_ok=True)
             raise
+
+
+def news(connection: sqlite3.Connection, known: int) -> News:
+    """Return the commands after the one with the number `known`.
+
+    If the list does not have that one, it may have dropped others after it, or it is
+    another list: then the result has all revocations instead.
+    """
+    rows = connection.execute("SELECT number, text FROM command WHERE number >= ? ORDER BY number", (known,)).fetchall()
+    if rows and rows[0][0] == known:
+        return News.read(rows[-1][0], rows[1:])
+    (newest,) = connection.execute("SELECT max(number) FROM command").fetchone()
+    return News.read(newest, (), (text for (text,) in connection.execute("SELECT text FROM revoked")))
 
 
 class Row(NamedTuple):

@@ -5,11 +5,8 @@ nodes share it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import time
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,80 +22,23 @@ from hypothesis.stateful import (
 )
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
-from hub.history import HISTORIES, base, open_history
-from hub.history.base import EARLIEST, Change, Entry, Retention
+from hub.history import HISTORIES, base
+from hub.history.base import EARLIEST, Change, Entry
 from hub.history.redis.history import RedisHistory
 from hub.history.sqlite.history import SqliteHistory
 from hub.history.sqlite.transaction import row_of
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
-from tests.redis_server import RedisServer
+from tests.hub.history.contract import KINDS, SHARED, everything, ids_of, named, node_of, nodes
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from hub.clocks import Dates
     from hub.history.base import History
 
-KINDS = ("memory", "sqlite", "redis")
-SHARED = ("sqlite", "redis")
-"""Histories that several nodes can share."""
-_numbers = itertools.count()
-
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[RedisServer]:
-    server = RedisServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def new_url(tmp_path: Path, redis_server: RedisServer) -> Callable[[str], str]:
-    """Return a function that returns the URL of an unused history of a kind."""
-
-    def new(kind: str) -> str:
-        urls = {
-            "memory": "memory://",
-            "sqlite": f"sqlite:///{tmp_path}/{next(_numbers)}.db?synchronous=normal",
-            "redis": f"{redis_server.url}?name=log{next(_numbers)}",
-        }
-        return urls[kind]
-
-    return new
-
-
-def node_of(url: str, **chosen: Any) -> History:
-    return open_history(url, replace(Retention(max_updates=100_000, max_bytes=2**30), **chosen))
-
-
-@asynccontextmanager
-async def nodes(url: str, count: int = 1, **chosen: Any) -> AsyncIterator[list[History]]:
-    made = [node_of(url, **chosen) for _ in range(count)]
-    try:
-        yield made
-    finally:
-        for node in made:
-            await node.aclose()
-
-
-async def everything(node: History) -> list[Entry]:
-    found: list[Entry] = []
-    while page := await node.read(found[-1].position if found else EARLIEST):
-        found += page
-    return found
-
-
-def named(*ids: str, data: str = "") -> list[Update]:
-    return [Update(("t",), data, id=id) for id in ids]
-
-
-def ids_of(entries: Sequence[Entry]) -> list[str]:
-    return [entry.update.id for entry in entries]
 
 
 # -- order

@@ -33,7 +33,7 @@ from hub.history.sqlite.history import SqliteHistory
 from hub.history.sqlite.wakeup import WakeSocket
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
-from tests.hub.history.test_contract import everything, ids_of, named
+from tests.hub.history.contract import everything, ids_of, named
 from tests.waiting import HANG
 
 if TYPE_CHECKING:

@@ -1,0 +1,179 @@
+"""Command: what all processes of a hub shall do, and to whose streams.
+
+Belongs here: the text of a command, and the rule whom it means.  Does not belong here:
+how it comes to a process, and what it does there.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from hub.errors import InvalidRequest
+from skipfilter.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Action: TypeAlias = Literal["kick", "revoke", "lift"]
+By: TypeAlias = Literal["subject", "subscriber", "token", "key"]
+
+MAX_TEXT: Final = 1_024
+"""Characters of each text in a command, at most."""
+
+CLASSIC: Final = "classic"
+"""Stands for the issuer of a classic token, which has none."""
+APPLICATION: Final = "application"
+"""Stands for the issuer of a grant of the application."""
+NOBODY: Final = "anonymous"
+"""Stands for the issuer of a client without a token."""
+RESERVED: Final = frozenset([CLASSIC, APPLICATION, NOBODY])
+"""The names that no issuer may have."""
+
+_REVOCABLE: Final[frozenset[By]] = frozenset(["subject", "token"])
+
+
+class Identity(NamedTuple):
+    """Whom a grant is for, as far as commands can tell."""
+
+    issuer: str = NOBODY
+    """The issuer of a current token, or one of RESERVED."""
+    subject: str | None = None
+    """The `sub` of the token, or the subject that the application gave."""
+    token: str | None = None
+    """The `jti` of the token."""
+    key: str | None = None
+    """The `kid` in the header of the token."""
+    issued: float | None = None
+    """The `iat` of the token, in seconds since the epoch."""
+
+
+class Target(NamedTuple):
+    """Those whom a command means."""
+
+    by: By
+    value: str
+    issuer: str | None = None
+    """The only issuer that counts; None for all."""
+
+    def is_met(self, subscriber: str, identity: Identity) -> bool:
+        """Return whether it is the target; `subscriber` is the id of a stream."""
+        if self.issuer is not None and self.issuer != identity.issuer:
+            return False
+        found = subscriber if self.by == "subscriber" else getattr(identity, self.by)
+        return bool(found == self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command.
+
+    Raises `InvalidRequest` if a text is empty or too long, or if what it names cannot
+    be revoked.
+    """
+
+    action: Action
+    target: Target
+    before: float = 0.0
+    """A subject's tokens are revoked if they were issued by then, in seconds since the
+    epoch."""
+    until: float | None = None
+    """When a revocation ends, in seconds since the epoch; None if it must be lifted."""
+
+    def __post_init__(self) -> None:
+        by, value, issuer = self.target
+        if self.action not in get_args(Action) or by not in get_args(By):
+            raise InvalidRequest(f"{shown(self.action)} by {shown(by)} is no command")
+        for name, text in ((by, value), ("issuer", issuer)):
+            if text is not None and not 0 < len(text) <= MAX_TEXT:
+                raise InvalidRequest(f"{name} {shown(text)} has {len(text)} characters; it must have 1 to {MAX_TEXT}")
+        try:
+            self.to_json().encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"{by} {shown(value)} has a lone surrogate, which no token has") from None
+        if self.action != "kick" and by not in _REVOCABLE:
+            raise InvalidRequest(f"a {by} cannot be revoked, only a subject's tokens, or one token")
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Command:
+        """Return the command that `to_json` wrote.  Raises ValueError for any other."""
+        try:
+            action, target, before, until = json.loads(text)
+            return cls(action, Target(*target), before, until)
+        except (TypeError, InvalidRequest) as error:
+            raise ValueError(f"this is no command: {error}") from None
+
+    def to_json(self) -> str:
+        """Return the command as a JSON array."""
+        return json.dumps([self.action, self.target, self.before, self.until], ensure_ascii=False)
+
+    def ends(self, subscriber: str, identity: Identity) -> bool:
+        """Return whether the command ends a stream with this id and identity.
+
+        A subject's grants of the application end too, although they cannot be revoked.
+        """
+        if self.action == "lift" or not self.target.is_met(subscriber, identity):
+            return False
+        return self.action == "kick" or identity.issuer == APPLICATION or self.revokes(identity)
+
+    def revokes(self, identity: Identity) -> bool:
+        """Return whether it refuses a token that its target is met by."""
+        return self.target.by == "token" or identity.issued is None or identity.issued <= self.before
+
+
+class Numbered(NamedTuple):
+    """A command in the list."""
+
+    number: int
+    """Greater than that of each earlier command."""
+    command: Command
+
+
+class News(NamedTuple):
+    """What a history tells a process of its list of commands."""
+
+    number: int
+    """The number of the newest command."""
+    commands: list[Numbered]
+    """Those that the process does not know, in their order."""
+    revocations: list[Command] | None = None
+    """All that are in force, if the list does not have all that the process has missed;
+    otherwise None."""
+    is_whole: bool = True
+    """Whether each command could be read: one of a later version cannot."""
+
+    @classmethod
+    def read(
+        cls, number: int, commands: Iterable[tuple[int, str | bytes]], revocations: Iterable[str | bytes] | None = None
+    ) -> News:
+        """Return the news in the texts of commands.
+
+        An empty text is the beginning of the list, and no command.
+        """
+        found: list[Numbered] = []
+        is_whole = True
+        for one, text in commands:
+            if command := _readable(text):
+                found.append(Numbered(one, command))
+            else:
+                is_whole = is_whole and not text
+        in_force = None if revocations is None else [one for one in map(_readable, revocations) if one]
+        return cls(number, found, in_force, is_whole)
+
+
+def _readable(text: str | bytes) -> Command | None:
+    with suppress(ValueError):
+        return Command.from_json(text)
+    return None
+
+
+class Taken(NamedTuple):
+    """A command that the history has taken."""
+
+    number: int
+    place: int
+    """The end of the log, as a position of this node: later entries come after it."""
+    others: list[str]
+    """The names of the other processes that are alive."""

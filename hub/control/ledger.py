@@ -1,0 +1,118 @@
+"""Ledger: the commands and the revocations that one process knows.
+
+    history ── News ──► learn ──┬─► revocations     what no token may do
+                                ├─► recent          what requests on their way must ask
+                                └─► due             what the streams here wait for
+
+Belongs here: what is known.  Does not belong here: where it comes from (`hub.history`),
+and what is done with streams (`hub.node.control`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from hub.control.commands import Command, Identity, News, Numbered
+
+MAX_COMMANDS: Final = 1_000
+"""Commands that a history keeps in its list, and a ledger as recent ones."""
+MAX_AGE: Final = 3_600
+"""Seconds that a history keeps a command in its list; the newest one stays."""
+ANSWERS_AGE: Final = 60
+"""Seconds that a history keeps the answers to a command."""
+
+
+class Ledger:
+    """What one process knows of the list of commands.  For one event loop."""
+
+    def __init__(self, *, is_current: bool = False) -> None:
+        self.number = 0
+        """The number of the newest command that is known; 0 before any was."""
+        self.is_current = is_current
+        """Whether the list was read, and could be read the last time."""
+        self.heard = 0
+        """How many commands were learned: a mark for `ended_since`."""
+        self.due: deque[Numbered] = deque()
+        """The commands that are not carried out here yet, in their order."""
+        self.has_missed = False
+        """Whether commands are unknown, so that any stream here might have to end."""
+        self._recent: deque[Command] = deque(maxlen=MAX_COMMANDS)  # the newest that were learned
+        self._revoked: dict[tuple[str, str, str | None], Command] = {}  # by target
+
+    def __len__(self) -> int:
+        """Return the number of revocations in force."""
+        return len(self._revoked)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something must be carried out before the next dispatch."""
+        return bool(self.due) or self.has_missed
+
+    def revocations(self) -> list[Command]:
+        """Return the revocations in force."""
+        return list(self._revoked.values())
+
+    def has_room(self, command: Command, most: int) -> bool:
+        """Return whether a command leaves no more than `most` revocations in force."""
+        self._drop_ended(command)
+        return command.action != "revoke" or len(self._revoked) < most or command.target in self._revoked
+
+    def learn(self, news: News) -> None:
+        """Take what the history has told.  Older news change nothing."""
+        self.is_current = True
+        if news.number <= self.number:
+            return
+        if self.number and (news.revocations is not None or not news.is_whole):
+            self.has_missed = True
+            self.heard += MAX_COMMANDS + 1  # whoever is on the way might be meant, too
+        if news.revocations is not None:
+            self._revoked = {command.target: command for command in news.revocations}
+        for numbered in news.commands:
+            if numbered.number > self.number:
+                self.due.append(numbered)
+                self.note(numbered.command)
+        self.number = news.number
+
+    def note(self, command: Command) -> None:
+        """Take a command, which the history perhaps does not have yet."""
+        self.heard += 1
+        self._recent.append(command)
+        if command.action == "kick":
+            return
+        self._revoked.pop(command.target, None)
+        if command.action == "revoke":
+            self._revoked[command.target] = command
+            self._drop_ended(command)
+
+    def _drop_ended(self, newest: Command) -> None:
+        """Forget the revocations that have ended when a command comes."""
+        # `before` is a little later than now; `until` has room for that.
+        for one in list(self._revoked.values()):
+            if one.until is not None and one.until < newest.before:
+                del self._revoked[one.target]
+
+    def revoking(self, identity: Identity) -> Command | None:
+        """Return the revocation that refuses a token, or None."""
+        if not self._revoked:
+            return None
+        for by, value in (("subject", identity.subject), ("token", identity.token)):
+            if value is None:
+                continue
+            for issuer in (None, identity.issuer):
+                command = self._revoked.get((by, value, issuer))
+                if command is not None and command.revokes(identity):
+                    return command
+        return None
+
+    def ended_since(self, heard: int, subscriber: str, identity: Identity) -> bool:
+        """Return whether a command that was learned after the mark `heard` ends a
+        stream, or if that is not known.
+        """
+        if (count := self.heard - heard) == 0:
+            return False
+        if count > len(self._recent):
+            return True
+        newest = reversed(self._recent)
+        return any(next(newest).ends(subscriber, identity) for _ in range(count))
