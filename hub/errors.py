@@ -23,6 +23,7 @@
         │   └── Full                    429    all clients together are
         ├── HeadTooLarge            431    the header fields are too many or too long
         ├── Busy                    503    too many subscribers, or too many in a second
+        ├── Interrupted             503    a command has ended the session meanwhile
         ├── Unavailable             503    something that the hub needs does not answer
         │   ├── Undecided               503    the application does not decide in time
         │   │   └── NotAsked                503    the client has asked too often
@@ -244,6 +245,17 @@ class Busy(RequestError):
 
     status = 503
     title = "Busy"
+
+
+class Interrupted(RequestError):
+    """503: a command has ended the session while its request was on the way."""
+
+    status = 503
+    title = "Interrupted"
+    headers: Mapping[str, str] = {"Retry-After": "1"}
+
+    def __init__(self) -> None:
+        super().__init__("the session was ended while its request was on the way; send the request again")
 
 
 class Unavailable(RequestError):

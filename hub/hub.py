@@ -31,6 +31,7 @@ from hub.delivery.observer import Observers
 from hub.errors import NotRunning
 from hub.event_log.recorder import EventLog
 from hub.node.admission import Admission
+from hub.node.control import Control
 from hub.node.health import Health
 from hub.node.intake import Intake
 from hub.node.matchers import MatcherCompiler
@@ -87,7 +88,7 @@ class Hub:
         self.compiler = MatcherCompiler(
             settings.url, url_patterns=self.shares.url_patterns, matchers=self.shares.matchers, slices=self.slices
         )
-        self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
+        self.authorizer = Authorizer(settings, self.compiler, history.ledger, clock=wall_clock, monotonic=clock)
         self.compiler.reclaim = self.authorizer.forget  # verified tokens hold matchers
         self.admission = Admission(settings, self.shares, clock=clock, wall_clock=wall_clock, random=random)
         audience = Audience(
@@ -108,12 +109,14 @@ class Hub:
         observers.append(LogLines(audience, publishes=settings.log_publishes, large=settings.large_update, clock=clock))
         self.observer = Observers(*observers)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
+        self.control = Control(settings, history, audience, wall_clock=wall_clock, random=random)
         self.delivery = Delivery(
             history,
             audience,
             live,
             observer=self.observer,
             announcer=self.presence,
+            control=self.control,
             slices=self.slices,
             turns=FairTurns(clock),
             first_bytes=self.admission.first_bytes,
@@ -129,6 +132,7 @@ class Hub:
             history,
             requests=self.shares.requests,
             intake=Intake(settings, self.shares, self.shutdown),
+            control=self.control,
             window=self.window,
             observer=self.observer,
             clock=clock,
@@ -138,6 +142,7 @@ class Hub:
             history,
             admission=self.admission,
             compiler=self.compiler,
+            control=self.control,
             delivery=self.delivery,
             window=self.window,
             shutdown=self.shutdown,
@@ -187,6 +192,7 @@ class Hub:
             delivering.cancel()
             await asyncio.gather(delivering, return_exceptions=True)
             self.window.close()
+            await self.control.aclose()
             await self.authorizer.aclose()
             await self.observer.aclose()
             await self.history.aclose()

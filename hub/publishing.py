@@ -8,6 +8,7 @@
     body      the bytes, as far as they are allowed
     turn      one request of each publisher at a time, unless it is alone
     window    the room for updates that are not dispatched yet
+    history   appends them, unless a command has met the grant meanwhile
 
 Whose question it is, the grant and the body come from the caller, who may wait for them
 as it likes.  The program's own updates begin with their check.
@@ -18,10 +19,12 @@ one step can do alone.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hub.delivery.subscriber import payer_for
+from hub.errors import Outdated
 from hub.turns import FairTurns
 
 if TYPE_CHECKING:
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import CompiledGrant
     from hub.delivery.observer import Observer
-    from hub.history.base import History
+    from hub.history.base import Entry, History
+    from hub.node.control import Control
     from hub.node.intake import Intake
     from hub.node.publish_window import PublishWindow
     from hub.node.shares import Held
@@ -45,6 +49,7 @@ class Publishing:
         *,
         requests: Held,
         intake: Intake,
+        control: Control,
         window: PublishWindow,
         observer: Observer,
         clock: Callable[[], float],
@@ -54,6 +59,7 @@ class Publishing:
         self._requests = requests  # those in progress
         self._turns = FairTurns(clock)
         self._intake = intake
+        self._control = control
         self._window = window
         self._observer = observer
         self._clock = clock
@@ -69,6 +75,7 @@ class Publishing:
         Raises the errors of `grant`, of `body`, of `Intake.take` and of `publish`, and
         `LimitExceeded` if the client has too many requests in progress.
         """
+        heard = self._control.heard
         granted = await grant
         payer = payer_for(granted, address)
         self._requests.take(payer)
@@ -83,7 +90,7 @@ class Publishing:
                     updates = await self._intake.take(content, type, granted, alone=False)
                 finally:
                     self._turns.end(turn)
-            await self._append(updates, granted.publisher)
+            await self._append(updates, granted, heard)
         finally:
             self._requests.give_back(payer)
         return updates
@@ -101,12 +108,30 @@ class Publishing:
         than the hub accepts at once.  If it raises `HistoryUnavailable` or is
         cancelled, the updates may have been appended.
         """
+        heard = self._control.heard
         await self._intake.check(updates, grant)
-        await self._append(updates, "" if grant is None else grant.publisher)
+        await self._append(updates, grant, heard)
 
-    async def _append(self, updates: Sequence[Update], publisher: str) -> None:
+    async def _append(self, updates: Sequence[Update], grant: CompiledGrant | None, heard: int) -> None:
         """Append updates that are checked, as soon as the window has room."""
         began = self._clock()
         self._observer.publishing(updates)
-        stored = await self._window.append(updates, partial(self.history.append, updates, publisher=publisher))
+        if grant is None:
+            publisher, append = "", partial(self.history.append, updates)
+        else:
+            publisher, append = grant.publisher, partial(self._append_granted, updates, grant, heard)
+        stored = await self._window.append(updates, append)
         self._observer.published(updates, len(stored), self._clock() - began, publisher)
+
+    async def _append_granted(self, updates: Sequence[Update], grant: CompiledGrant, heard: int) -> list[Entry]:
+        """Append updates, unless a command after the mark `heard` has met their grant.
+
+        Raises the errors of `Control.require_good`.
+        """
+        await self._control.write_pending()
+        while True:
+            # Nothing is awaited between the question and the append, and the history
+            # asks again in its own step.
+            known = self._control.require_good(grant, heard)
+            with suppress(Outdated):
+                return await self.history.append(updates, publisher=grant.publisher, known=known)

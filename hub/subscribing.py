@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hub.history.base import History
     from hub.history.cursor import Start
     from hub.node.admission import Admission
+    from hub.node.control import Control
     from hub.node.matchers import MatcherCompiler
     from hub.node.publish_window import PublishWindow
     from hub.node.shutdown import Shutdown
@@ -88,6 +89,7 @@ class Subscribing:
         *,
         admission: Admission,
         compiler: MatcherCompiler,
+        control: Control,
         delivery: Delivery,
         window: PublishWindow,
         shutdown: Shutdown,
@@ -97,6 +99,7 @@ class Subscribing:
         self._history = history
         self._admission = admission
         self._compiler = compiler
+        self._control = control
         self._delivery = delivery
         self._window = window
         self._shutdown = shutdown
@@ -112,7 +115,7 @@ class Subscribing:
         used already.  Raises the errors of `grant`, of the body and of `admit`, and
         `InvalidRequest` if the question breaks a rule.
         """
-        cursor = None
+        cursor, heard = None, self._control.heard
         try:
             granted = await grant
             body = b""
@@ -121,7 +124,9 @@ class Subscribing:
                     body = await question.body()
             wanted = self._parse(question, body)
             cursor = wanted.last_event_id
-            return await self.admit(wanted.selectors, granted, cursor, address=address, waits=waits, is_rated=is_rated)
+            return await self.admit(
+                wanted.selectors, granted, cursor, address=address, waits=waits, is_rated=is_rated, heard=heard
+            )
         except RequestError as error:
             if not waits or error.status != 503:
                 raise
@@ -140,13 +145,15 @@ class Subscribing:
         address: str = "",
         waits: bool = True,
         is_rated: bool = False,
+        heard: int | None = None,
     ) -> Admitted:
         """Return a new subscriber, which counts toward the limits until its connection
         ends, or until `Subscriber.leave` is called.
 
         `address` names the client that the connection counts for if the token has no
         subject (N23).  If it `waits` for new updates, it is a stream, and otherwise a
-        reader.
+        reader.  A command that comes after the mark `heard` may end it, even before it
+        has a seat.
 
         While the hub is shutting down, a client may still subscribe, and its stream
         ends at once: EventSource reconnects after the end of a stream, but never after
@@ -177,6 +184,7 @@ class Subscribing:
             deadline=deadline,
             expires=expires,
             presence_after=start.position if presence else math.inf,
+            heard=heard,
         )
         return Admitted(subscriber, start.preceding)
 

@@ -38,6 +38,8 @@ from hub.auth.claims import MALFORMED, ClaimsParser, check_audience, check_value
 from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.auth.keys import RemoteKeys, open_keys
 from hub.auth.presented import find_token, require_same_site
+from hub.control.commands import APPLICATION, CLASSIC, Identity
+from hub.control.ledger import Ledger
 from hub.errors import InvalidToken, KeysUnavailable, TokenRequired
 from hub.protocol.requests import header_values
 from hub.protocol.topics import WILDCARD, TopicMatcher
@@ -97,8 +99,8 @@ class _Verified(NamedTuple):
 class Authorizer:
     """A verifier of tokens, with the keys in the settings, and a cache of results.
 
-    `clock` returns seconds since the epoch, for the times in tokens.  `monotonic`
-    measures the age of key sets.
+    `ledger` has the revocations; without one, there are none.  `clock` returns seconds
+    since the epoch, for the times in tokens.  `monotonic` measures the age of key sets.
 
     Raises ConfigurationError if a key in the settings is not usable.
     """
@@ -107,12 +109,14 @@ class Authorizer:
         self,
         settings: Settings,
         compiler: Compiler,
+        ledger: Ledger | None = None,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._compiler = compiler
+        self._ledger = ledger or Ledger(is_current=True)
         self._claims = ClaimsParser(settings, clock)
         self._clock = clock
         self._monotonic = monotonic
@@ -226,7 +230,7 @@ class Authorizer:
     def recent(self, action: Action, headers: Headers, *, origin: str) -> CompiledGrant | None:
         """Return the grant of a token in a header that was used before, without a task.
 
-        Returns None if `authorize` must decide.
+        Returns None if `authorize` must decide.  Raises InvalidToken if it is revoked.
         """
         given = header_values(headers, b"authorization")
         if len(given) != 1:
@@ -235,6 +239,7 @@ class Authorizer:
         if verified is None or not verified.is_good(self._clock()):
             return None
         self.lookups += 1
+        self._require_not_revoked(verified.grant)
         return verified.grant
 
     async def compiled(self, grant: Grant) -> CompiledGrant:
@@ -256,6 +261,7 @@ class Authorizer:
             expires=expires,
             subject=subject,
             publisher=subject or hashlib.sha256(json.dumps(["application", sorted(published)]).encode()).hexdigest(),
+            identity=Identity(APPLICATION, grant.subject or None),
         )
 
     async def verify(self, action: Action, token: str, *, resource: str) -> CompiledGrant:
@@ -284,7 +290,16 @@ class Authorizer:
                 raise InvalidToken(_reason(error)) from error
             if self._may_cache(verified, generation):
                 self._verified[slot] = verified
+        self._require_not_revoked(verified.grant)
         return verified
+
+    def _require_not_revoked(self, grant: CompiledGrant) -> None:
+        """Raise InvalidToken if a token is revoked.
+
+        While the list cannot be read, nobody is refused here: the request is, later.
+        """
+        if self._ledger.is_current and self._ledger.revoking(grant.identity) is not None:
+            raise InvalidToken("it is revoked")
 
     def _may_cache(self, verified: _Verified, generation: int) -> bool:
         """Return whether a verified token may stay; `generation` is that of its keys.
@@ -299,7 +314,11 @@ class Authorizer:
         source, keys = await self._check_signature(action, unverified)
         claims = unverified.claims
         check_values(claims)
-        grant = await (self._current_grant(claims, resource) if unverified.is_current else self._classic_grant(claims))
+        identity = _identity(unverified)
+        if unverified.is_current:
+            grant = await self._current_grant(claims, resource, identity)
+        else:
+            grant = await self._classic_grant(claims, identity)
         if self._settings.log_decisions:
             grant = replace(grant, token=_logged(unverified))
         return _Verified(grant, keys, source, _cost(grant, token))
@@ -359,7 +378,7 @@ class Authorizer:
 
     # -- current tokens
 
-    async def _current_grant(self, claims: Mapping[str, Any], resource: str) -> CompiledGrant:
+    async def _current_grant(self, claims: Mapping[str, Any], resource: str, identity: Identity) -> CompiledGrant:
         # Everything is checked before the patterns are compiled, which is costly.
         check_audience(claims, resource)
         expires = self._claims.check_expiry(claims)
@@ -368,19 +387,20 @@ class Authorizer:
         compiled = await self._compile([selector for detail in parsed for selector in detail.selectors])
         granted = [(detail, tuple(_among(detail.selectors, compiled))) for detail in parsed]
         publish = tuple(matcher for detail, its in granted if "publish" in detail.actions for matcher in its)
-        subject = f"{claims['iss']} {claims['sub']}" if _has_subject(claims) else None
+        subject = None if identity.subject is None else f"{identity.issuer} {identity.subject}"
         return CompiledGrant(
             publish=publish,
             subscribe=tuple(matcher for detail, its in granted if "subscribe" in detail.actions for matcher in its),
             expires=expires,
             subject=subject,
             publisher=subject or _publisher(claims["iss"], publish),
+            identity=identity,
             payloads=tuple((its, detail.payload) for detail, its in granted if "subscribe" in detail.actions),
         )
 
     # -- classic tokens
 
-    async def _classic_grant(self, claims: Mapping[str, Any]) -> CompiledGrant:
+    async def _classic_grant(self, claims: Mapping[str, Any], identity: Identity) -> CompiledGrant:
         """Return what the `mercure` claim grants."""
         expires = self._claims.check_times(claims)
         claim = mercure_claim(claims)
@@ -395,7 +415,7 @@ class Authorizer:
         if (payload := claim.get("payload")) is not None:
             payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))
         publish = tuple(_among((selector for selector, _ in published), compiled))
-        subject = f" {claims['sub']}" if _has_subject(claims) else None
+        subject = None if identity.subject is None else f" {identity.subject}"
         return CompiledGrant(
             publish=publish,
             subscribe=tuple(_among((selector for selector, _ in subscribed), compiled)),
@@ -403,6 +423,7 @@ class Authorizer:
             classic=True,
             subject=subject,
             publisher=subject or _publisher("", publish),
+            identity=identity,
             payloads=tuple(payloads),
         )
 
@@ -488,8 +509,16 @@ def _failure(check: Callable[[], object]) -> str:
     return ""
 
 
-def _has_subject(claims: Mapping[str, Any]) -> bool:
-    return isinstance(claims.get("sub"), str) and bool(claims["sub"])
+def _identity(token: Unverified) -> Identity:
+    """Return whom a token is for; a claim that is malformed counts as missing."""
+    claims, issued = token.claims, token.claims.get("iat")
+    subject, id, key = (
+        value if value and isinstance(value, str) else None
+        for value in (claims.get("sub"), claims.get("jti"), token.header.get("kid"))
+    )
+    is_number = isinstance(issued, int | float) and not isinstance(issued, bool)
+    issuer = claims.get("iss") if token.is_current else CLASSIC
+    return Identity(str(issuer), subject, id, key, issued if is_number else None)
 
 
 def _publisher(issuer: str, publish: Sequence[TopicMatcher]) -> str:

@@ -73,6 +73,8 @@ class ClaimsParser:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self._settings = settings
         self._clock = clock
+        # With the well-known keys, anyone can sign a token.
+        self._longest = 0.0 if settings.has_well_known_keys else settings.max_token_life
 
     def check_text(self, token: str) -> None:
         """Refuse a text that is too long for a token, or not ASCII."""
@@ -84,16 +86,24 @@ class ClaimsParser:
     def check_times(self, claims: Mapping[str, Any]) -> float | None:
         """Return when the token expires, in seconds since the epoch, or None for never.
 
-        Times may have fractions.  Raises InvalidToken if the token is not valid now
-        (N68, V31).
+        Times may have fractions.  `leeway` is for `nbf` alone.  With `max_token_life`,
+        it expires so long after `iat` if that is earlier than `exp`.  Raises
+        InvalidToken if the token is not valid now (N68, V31).
         """
         now = self._clock()
         expires, not_before = _numeric_date(claims, "exp"), _numeric_date(claims, "nbf")
         if expires is not None and expires <= now:
             raise InvalidToken(f"exp {expires:.0f}: expired {now - expires:.0f} s ago")
-        if not_before is not None and not_before > now:
+        if not_before is not None and not_before > now + self._settings.leeway:
             raise InvalidToken(f"nbf {not_before:.0f}: not valid for another {not_before - now:.0f} s")
-        return expires
+        if not (life := self._longest):
+            return expires
+        issued = _numeric_date(claims, "iat")
+        if expires is None or issued is None:
+            raise InvalidToken(f"{'iat' if issued is None else 'exp'} is missing, and max_token_life needs it")
+        if issued + life <= now:
+            raise InvalidToken(f"iat {issued:.0f}: issued {now - issued:.0f} s ago; max_token_life is {life:g} s")
+        return min(expires, issued + life)
 
     def check_expiry(self, claims: Mapping[str, Any]) -> float:
         """Return when a current token expires (N68)."""

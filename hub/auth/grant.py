@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from hub.control.commands import NOBODY, Identity
 from hub.errors import InsufficientScope
 from hub.protocol.topics import MATCHER_TYPES
 from skipfilter.text import shown
@@ -115,6 +116,8 @@ class CompiledGrant:
     It is the subject or, without a subject, a digest of the issuer and of the matchers
     in `publish`.
     """
+    identity: Identity = NOBODY
+    """Whom it is for, as far as commands can tell."""
     token: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the log says of the token: `issuer`, `token_id`, `key`, if it has them."""
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)

@@ -81,19 +81,26 @@ def sign_classic_token(
     publish: Iterable[str] = (),
     subscribe: Iterable[str] = (),
     payload: Any = None,
+    subject: str | None = None,
     seconds: float | None,
     now: float | None = None,
 ) -> str:
     """Return a signed classic token that is valid for `seconds` (V30).
 
     If `seconds` is None, the token never expires.  `publish` and `subscribe` are topic
-    selectors.  `now` is in seconds since the epoch; without it, it is the present time.
+    selectors.  `subject` names the user, so that the hub can end the user's streams.
+    `now` is in seconds since the epoch; without it, it is the present time.
 
     Raises ConfigurationError if the key cannot sign.
     """
     claim = {"publish": list(publish), "subscribe": list(subscribe)} | _present(payload=payload)
     begins = time.time() if now is None else now
-    claims = {"mercure": claim, "exp": None if seconds is None else int(begins + seconds)}
+    claims = {
+        "mercure": claim,
+        "sub": subject,
+        "iat": int(begins),
+        "exp": None if seconds is None else int(begins + seconds),
+    }
     return _sign(key, algorithm, {"typ": "JWT"}, claims)
 
 

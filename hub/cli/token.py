@@ -95,9 +95,16 @@ def token(
         secret = read_key("the signing key", key)
         seconds, about, now = _seconds(ttl), _json(payload), time.time()
         if classic:
-            _require_classic(publish + subscribe, subject)
+            _require_untyped(publish + subscribe)
             signed = sign_classic_token(
-                secret, algorithm, publish=publish, subscribe=subscribe, payload=about, seconds=seconds, now=now
+                secret,
+                algorithm,
+                publish=publish,
+                subscribe=subscribe,
+                payload=about,
+                subject=subject or None,
+                seconds=seconds,
+                now=now,
             )
         else:
             if not (issuer and audience):
@@ -129,12 +136,10 @@ def _seconds(ttl: str) -> float:
     return seconds
 
 
-def _require_classic(patterns: list[str], subject: str) -> None:
-    """Raise ConfigurationError for what a classic token cannot have."""
+def _require_untyped(patterns: list[str]) -> None:
+    """Raise ConfigurationError for a pattern that a classic token cannot have."""
     if typed := [text for text in patterns if selector_of(text)[0]]:
         raise ConfigurationError(f"a classic pattern has no type: {typed[0]!r}")
-    if subject:
-        raise ConfigurationError("--subject is for current tokens")
 
 
 def _json(payload: str) -> Any:

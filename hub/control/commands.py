@@ -27,9 +27,9 @@ CLASSIC: Final = "classic"
 """Stands for the issuer of a classic token, which has none."""
 APPLICATION: Final = "application"
 """Stands for the issuer of a grant of the application."""
-NOBODY: Final = "anonymous"
+ANONYMOUS: Final = "anonymous"
 """Stands for the issuer of a client without a token."""
-RESERVED: Final = frozenset([CLASSIC, APPLICATION, NOBODY])
+RESERVED: Final = frozenset([CLASSIC, APPLICATION, ANONYMOUS])
 """The names that no issuer may have."""
 
 _REVOCABLE: Final[frozenset[By]] = frozenset(["subject", "token"])
@@ -38,7 +38,7 @@ _REVOCABLE: Final[frozenset[By]] = frozenset(["subject", "token"])
 class Identity(NamedTuple):
     """Whom a grant is for, as far as commands can tell."""
 
-    issuer: str = NOBODY
+    issuer: str
     """The issuer of a current token, or one of RESERVED."""
     subject: str | None = None
     """The `sub` of the token, or the subject that the application gave."""
@@ -48,6 +48,10 @@ class Identity(NamedTuple):
     """The `kid` in the header of the token."""
     issued: float | None = None
     """The `iat` of the token, in seconds since the epoch."""
+
+
+NOBODY: Final = Identity(ANONYMOUS)
+"""The identity of a client without a token."""
 
 
 class Target(NamedTuple):

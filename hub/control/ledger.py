@@ -36,8 +36,12 @@ class Ledger:
         """How many commands were learned: a mark for `ended_since`."""
         self.due: deque[Numbered] = deque()
         """The commands that are not carried out here yet, in their order."""
+        self.others: list[str] = []
+        """The names of the other processes that were alive when the history was last
+        asked."""
         self.has_missed = False
         """Whether commands are unknown, so that any stream here might have to end."""
+        self._has_heard = is_current  # whether anything was ever learned
         self._recent: deque[Command] = deque(maxlen=MAX_COMMANDS)  # the newest that were learned
         self._revoked: dict[tuple[str, str, str | None], Command] = {}  # by target
 
@@ -61,18 +65,19 @@ class Ledger:
 
     def learn(self, news: News) -> None:
         """Take what the history has told.  Older news change nothing."""
-        self.is_current = True
+        is_first, self._has_heard, self.is_current = not self._has_heard, True, True
         if news.number <= self.number:
             return
-        if self.number and (news.revocations is not None or not news.is_whole):
+        if not is_first and (news.revocations is not None or not news.is_whole):
             self.has_missed = True
             self.heard += MAX_COMMANDS + 1  # whoever is on the way might be meant, too
         if news.revocations is not None:
             self._revoked = {command.target: command for command in news.revocations}
         for numbered in news.commands:
             if numbered.number > self.number:
-                self.due.append(numbered)
                 self.note(numbered.command)
+                if not is_first:  # before it has heard, a process has no stream
+                    self.due.append(numbered)
         self.number = news.number
 
     def note(self, command: Command) -> None:

@@ -53,6 +53,22 @@ class Announcer(Protocol):
         ...
 
 
+class Commands(Protocol):
+    """The part of the hub that knows which streams must end at once."""
+
+    def ends(self, subscriber: Subscriber) -> bool:
+        """Return whether a command has met a subscriber since its request came."""
+        ...
+
+    def require_current(self) -> None:
+        """Raise `HistoryUnavailable` if the commands are not known."""
+        ...
+
+    async def carry_out(self) -> None:
+        """End the streams that the commands which are due have met."""
+        ...
+
+
 class Delivery:
     """The delivery of updates to all connections of one node.
 
@@ -70,6 +86,7 @@ class Delivery:
         *,
         observer: Observer,
         announcer: Announcer,
+        control: Commands,
         slices: TimeSlices,
         turns: FairTurns,
         first_bytes: FirstBytes,
@@ -90,8 +107,16 @@ class Delivery:
         self._notes = Notes()  # of what they read
         self._live = live
         self._announcer = announcer
+        self._control = control
         self._follower = Follower(
-            history, audience, live, observer, write_interval=write_interval, clock=clock, random=random
+            history,
+            audience,
+            live,
+            observer,
+            carry_out=control.carry_out,
+            write_interval=write_interval,
+            clock=clock,
+            random=random,
         )
         self._heartbeats = Heartbeats(live, interval=heartbeat, clock=clock, wall_clock=wall_clock)
         self._left = asyncio.Event()  # set when the next connection has left
@@ -107,11 +132,12 @@ class Delivery:
         await asyncio.gather(self._follower.run(), self._heartbeats.run())
 
     def require_ready(self) -> None:
-        """Raise `HistoryUnavailable` unless the end of the history is known, so that
-        connections can start.
+        """Raise `HistoryUnavailable` unless the end of the history is known, and its
+        commands, so that connections can start.
         """
         if not self._follower.is_ready:
             raise HistoryUnavailable("it has not been available since this node started")
+        self._control.require_current()
 
     @property
     def position(self) -> int:
@@ -193,6 +219,8 @@ class Delivery:
             subscriber.leave()
             raise
         self._heartbeats.add(seat)
+        if self._control.ends(subscriber):  # in the step that gives it the seat
+            seat.close(Ending.KICKED)
         return seat
 
     def _remove_observed(self, seat: Seat, position: int, more: int, reason: Ending) -> None:

@@ -57,6 +57,7 @@ class Follower:
         live: Live,
         observer: Observer,
         *,
+        carry_out: Callable[[], Awaitable[None]],
         write_interval: float,
         clock: Callable[[], float],
         random: Random,
@@ -65,6 +66,7 @@ class Follower:
         self._audience = audience
         self._live = live
         self._observer = observer
+        self._carry_out = carry_out  # ends the streams that commands have met
         self._write_interval = write_interval  # seconds
         self._hurry = asyncio.Event()  # set if nothing is held back any more
         self._clock = clock
@@ -91,9 +93,13 @@ class Follower:
         release = 0  # up to this position, nothing is held back
         while True:
             try:
+                await self._history.hear()
                 if not self.is_ready:
                     await self._find_end()
                 async for entries in self._history.follow(self._live.position):
+                    await self._carry_out()  # the commands that came before the entries
+                    if not entries:
+                        continue
                     try:
                         sent = await self._live.dispatch(entries)
                     except Exception:
@@ -115,6 +121,7 @@ class Follower:
                 await self._retry(self._find_end)
                 await self._close_all(Ending.UPDATES_LOST)
             except HistoryUnavailable as error:
+                self._history.ledger.is_current = False
                 if self.is_ready:
                     log.warning("the history cannot be followed", reason=error.reason)
                 await asyncio.sleep(self._random.uniform(*base.RETRY))
@@ -151,6 +158,7 @@ class Follower:
 
     async def _find_end(self) -> None:
         """Make the end of the history the position of the live seats."""
+        await self._history.hear()
         self._live.move_to(await self._history.end())
         self.is_ready = True
 

@@ -23,6 +23,7 @@ class Ending(StrEnum):
     EXPIRED = "its token expires"
     MAX_LIFETIME = "it has reached the maximum lifetime"
     SHUTDOWN = "the hub is shutting down"
+    KICKED = "a command has ended it"
     TOO_FAR_BEHIND = "the history has forgotten updates that it had not received"
     UPDATES_LOST = "the history has lost updates"
     FAILED = "it failed"

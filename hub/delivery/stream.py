@@ -282,6 +282,8 @@ class Stream:
         if self.state in (_CLOSING, _CLOSED):
             return
         self.reason = reason
+        # What is buffered was written before the command, and must not follow it.
+        self._must_cut = self._must_cut or reason is Ending.KICKED
         if self.state is _LIVE:
             self._leave(self.position)
         # While the head is being sent, the abort ends `begin`.  Before that, it does

@@ -111,6 +111,8 @@ class Subscriber:
     - `expires`: whether that is because its grant expires.
     - `presence_after`: the position after which it may want presence updates; inf if it
       never does.
+    - `heard`: a mark for the commands that were known when its request came; None if no
+      command can end it before it has a seat.
     - `log_context`: what log lines say about its request; None if it has none.
     - `ticket`: counts the connection toward the limits; None if it does not count.
     """
@@ -120,6 +122,7 @@ class Subscriber:
         "deadline",
         "expires",
         "grant",
+        "heard",
         "id",
         "log_context",
         "presence_after",
@@ -137,6 +140,7 @@ class Subscriber:
         deadline: float = math.inf,
         expires: bool = False,
         presence_after: float = math.inf,
+        heard: int | None = None,
         log_context: LogContext | None = None,
     ) -> None:
         self.id = new_id()  # N125: random, and no client chooses it
@@ -146,6 +150,7 @@ class Subscriber:
         self.expires = expires
         self.start = start
         self.presence_after = presence_after
+        self.heard = heard
         self.log_context = log_context
         self._ticket = ticket
 

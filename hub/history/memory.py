@@ -295,7 +295,8 @@ class MemoryHistory:
         return Beat(len(self._present), [])
 
     async def hear(self) -> None:
-        """Do nothing: the ledger knows each command."""
+        """Tell the ledger that it knows each command."""
+        self.ledger.learn(News(self.ledger.number, []))
 
     async def command(self, command: Command) -> Taken:
         """Let the ledger learn a command.  There are no other nodes."""

@@ -128,6 +128,22 @@ class ClientSettings(SettingsGroup):
     Without it, a secret has HS256, and a key set has all algorithms for public keys.
     """
 
+    leeway: Seconds = Field(default=10.0, ge=0, le=300)
+    """Seconds by which the clock of an issuer may differ, for `nbf`, and for `iat`
+    where a revocation asks.  `exp` has none (N68, N82).
+    """
+    max_token_life: Seconds = Field(default=0.0, ge=0, le=100 * YEAR)
+    """Seconds after `iat` at which a token ends, whatever its `exp` says; 0 for no
+    limit.  With a limit, tokens without `exp` or `iat` are refused, and revocations end
+    by themselves.
+
+    It does not count for tokens that are signed with the well-known keys.
+    """
+    max_revocations: Annotated[int, Unit("revocations")] = Field(default=10_000, ge=1, le=100_000)
+    """The maximum number of revocations in force.  If there are so many, the next one
+    is refused; none is dropped.
+    """
+
     jwks_ttl: Seconds = Field(default=300.0, gt=0, le=YEAR)
     """Seconds after which a key set is fetched again.  A withdrawn key stays valid for
     that time.

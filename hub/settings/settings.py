@@ -244,6 +244,7 @@ class Settings(
             presence_bytes=self.presence_bytes,
             idempotency_window=self.idempotency_window,
             node_timeout=self.node_timeout,
+            revocations=self.max_revocations,
         )
 
     @property

@@ -104,8 +104,8 @@ class _Recorder:
         self._history = history
         self._updates = updates
 
-    async def append(self, updates: Sequence[Update], *, publisher: str) -> list[Entry]:
-        entries = await self._history.append(updates, publisher=publisher)
+    async def append(self, updates: Sequence[Update], *, publisher: str = "", known: int | None = None) -> list[Entry]:
+        entries = await self._history.append(updates, publisher=publisher, known=known)
         self._updates += (entry.update for entry in entries)
         return entries
 

@@ -5,7 +5,6 @@ makes of it, without Compose.
 from __future__ import annotations
 
 import re
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ from tests.redis_server import RedisServer, free_port
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -34,9 +34,8 @@ KEY: Final = "0123456789abcdef" * 4
 """The secret of publishers and of subscribers."""
 
 
-def token(**grants: list[str]) -> str:
-    grants = {"publish": ["*"], "subscribe": ["*"]} | grants
-    return sign_classic_token(KEY, "HS256", **grants, seconds=86_400, now=time.time())
+def token(publish: Sequence[str] = ("*",), subscribe: Sequence[str] = ("*",)) -> str:
+    return sign_classic_token(KEY, "HS256", publish=publish, subscribe=subscribe, seconds=86_400)
 
 
 def container(image: Image, *arguments: str, **environment: str) -> AbstractContextManager[subprocess.Popen[str]]:

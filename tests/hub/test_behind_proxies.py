@@ -5,7 +5,6 @@ examples/deploy configure it: TLS, HTTP/2, and one host for the browser.
 from __future__ import annotations
 
 import secrets
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +21,7 @@ from tests.hub.proxies import documented_caddy, documented_nginx, tls
 from tests.redis_server import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -60,10 +59,8 @@ class World:
     shop: Site
     stranger: Site
 
-    def token(self, **grants: list[str]) -> str:
-        return sign_classic_token(
-            self.key, "HS256", **{"publish": [], "subscribe": []} | grants, seconds=86_400, now=time.time()
-        )
+    def token(self, publish: Sequence[str] = (), subscribe: Sequence[str] = ()) -> str:
+        return sign_classic_token(self.key, "HS256", publish=publish, subscribe=subscribe, seconds=86_400)
 
     def publish(self, data: str, **fields: str) -> str:
         """Publish an update through the proxy, and return its id."""

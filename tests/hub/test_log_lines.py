@@ -145,7 +145,7 @@ async def test_a_large_update_is_worth_a_line_an_hour_and_publisher(lines: Lines
 
         async def append(grant: CompiledGrant, *sizes: int) -> int:
             before = len(lines.of(told))
-            await hub.publishing._append([Update(("a",), "x" * size) for size in sizes], grant.publisher)
+            await hub.publishing._append([Update(("a",), "x" * size) for size in sizes], grant, 0)
             return len(lines.of(told)) - before
 
         assert await append(anns, 200) == 0

@@ -9,8 +9,8 @@
 -- Each script ends with `return reply(value)`: the epoch, n of the newest entry,
 -- whether the node strays, and the value.  Then for each kind of entry: n of the newest
 -- forgotten entry, n of the newest entry, and the hash of its mark.  Then the number of
--- the newest command, the commands that the node does not know, and all revocations, if
--- the list does not have the one that it knows; otherwise false.
+-- the newest command, the one that the node knows with those that it does not know, and
+-- all revocations, if the list does not have that one; otherwise false.
 
 local log, ids, marks, meta, nodes, alive, present, seen_ids, presence_log, presence_marks, commands, revoked =
     unpack(KEYS)
@@ -162,7 +162,9 @@ local function reply(value)
     if newest_command > tonumber(ARGV[6]) then
         local known = ARGV[6] .. '-0'
         local found = call('XRANGE', commands, known, '+')
-        local is_whole = not found[1] or found[1][1] ~= known
+        local first = found[1] or {'', {'t', ''}}
+        -- A node that knows none has missed none if the list still has its first row.
+        local is_whole = first[1] ~= known and not (ARGV[6] == '0' and first[1] ~= '' and first[2][2] == '')
         about[#about + 1] = is_whole and {} or found
         about[#about + 1] = is_whole and call('HVALS', revoked)
     end

@@ -1,9 +1,8 @@
--- Reports that a node is alive, and makes the list of commands if there is none.
+-- Reports that a node is alive.
 --
 -- Arguments: node, node_timeout in ms.  Returns no value: every reply has the news.
 
 local node, node_timeout = unpack(ARGV, 7)
 call('SADD', nodes, node)
 call('SET', alive .. node, '', 'PX', node_timeout)
-if newest_command == 0 then append_command('') end
 return reply()

@@ -350,8 +350,14 @@ class RedisHistory:
     # -- commands
 
     async def hear(self) -> None:
-        """Report that this node is alive; each reply tells the ledger what is new."""
-        await self._call(scripts.HEAR, *self._node, at_once=True)
+        """Report that this node is alive; each reply tells the ledger what is new.
+
+        A server whose memory is full takes no report, and can still be read.
+        """
+        try:
+            await self._call(scripts.HEAR, *self._node, at_once=True)
+        except HistoryUnavailable:
+            await self._call(scripts.END, at_once=True)
 
     async def command(self, command: Command) -> Taken:
         """Append a command to the list, in one script."""

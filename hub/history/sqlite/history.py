@@ -161,8 +161,14 @@ class SqliteHistory:
         return Beat(present, list(map(present_of, orphans)))
 
     async def hear(self) -> None:
-        """Report that this node is alive, in a transaction, which tells the news."""
-        await self._commits.write(self._touch)
+        """Read what is new, and report that this node is alive if that is possible.
+
+        A file on a full disk can still be read.
+        """
+        known = self.ledger.number
+        self.ledger.learn(await self._database.look_up(lambda reading: reading.news(known)))
+        with contextlib.suppress(HistoryUnavailable):
+            await self._commits.write(self._touch)
 
     async def command(self, command: Command) -> Taken:
         """Append a command to the list in the next transaction."""
@@ -228,13 +234,12 @@ class SqliteHistory:
         """Return the next page, after the ledger has learned the commands before it."""
         known = self.ledger.number
 
-        def read(reading: ReadTransaction) -> tuple[Page, News | None]:
+        def read(reading: ReadTransaction) -> tuple[Page, News]:
             """Read both in one transaction."""
             return reading.read(after), reading.news(known)
 
         page, news = await self._database.read(read)
-        if news is not None:
-            self.ledger.learn(news)
+        self.ledger.learn(news)
         return page
 
     async def present(self, *, own: bool = False) -> list[Present]:

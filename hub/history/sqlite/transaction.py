@@ -437,10 +437,10 @@ class ReadTransaction:
         rows = self._connection.execute("SELECT id, matchers FROM present WHERE node = ? OR NOT ?", (node, own))
         return list(map(present_of, rows))
 
-    def news(self, known: int) -> News | None:
-        """Return what a node does not know that knows the command `known`, or None."""
+    def news(self, known: int) -> News:
+        """Return what a node does not know that knows the command `known`."""
         (newest,) = self._connection.execute("SELECT max(number) FROM command").fetchone()
-        return news(self._connection, known) if newest > known else None
+        return news(self._connection, known) if newest > known else News(newest, [])
 
     def answers(self, number: int) -> dict[str, str]:
         """Return the answers to a command, by the names of their nodes."""

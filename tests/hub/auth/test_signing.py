@@ -16,6 +16,7 @@ from hub.auth.authorizer import Authorizer
 from hub.auth.grant import Action
 from hub.auth.keys import ALGORITHMS, REGISTRY
 from hub.auth.signing import development_token, sign_classic_token, sign_token, token_command
+from hub.control.commands import Identity
 from hub.development import DEVELOPMENT_TOKEN
 from hub.errors import InvalidToken
 from hub.node.matchers import MatcherCompiler
@@ -100,8 +101,15 @@ def test_v30_a_classic_token() -> None:
 
 def test_v31_a_classic_token_may_never_expire() -> None:
     token = sign_classic_token(PUBLISHER_KEY, None, publish=["a"], subscribe=(), seconds=None, now=NOW)
-    assert parts(token)[1] == {"mercure": {"publish": ["a"], "subscribe": []}}
+    assert parts(token)[1] == {"mercure": {"publish": ["a"], "subscribe": []}, "iat": int(NOW)}
     assert at_once(authorizer().verify("publish", token, resource=RESOURCE)).expires is None
+
+
+def test_a_classic_token_may_have_a_subject() -> None:
+    token = sign_classic_token(PUBLISHER_KEY, None, publish=["a"], subject="alice", seconds=60, now=NOW)
+    grant = at_once(authorizer().verify("publish", token, resource=RESOURCE))
+    assert grant.subject == " alice"
+    assert grant.identity == Identity("classic", "alice", issued=int(NOW))
 
 
 KEYS: dict[str, jwk.RSAKey | jwk.ECKey | jwk.OKPKey] = {

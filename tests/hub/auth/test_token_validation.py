@@ -226,7 +226,9 @@ def test_n69_t32_a_token_without_an_audience_is_refused() -> None:
 # -- the time
 
 
-@pytest.mark.parametrize("times", [{"exp": NOW + 0.5}, {"exp": int(NOW) + 1}, {"nbf": NOW}, {"nbf": NOW - 0.5}])
+@pytest.mark.parametrize(
+    "times", [{"exp": NOW + 0.5}, {"exp": int(NOW) + 1}, {"nbf": NOW}, {"nbf": NOW - 0.5}, {"nbf": NOW + 10}]
+)
 def test_n68_dates_may_be_fractions(times: dict[str, Any]) -> None:
     assert verified(current(A, **times)).expires == times.get("exp", NOW + 60)
 
@@ -236,7 +238,7 @@ def test_n68_dates_may_be_fractions(times: dict[str, Any]) -> None:
     [
         {"exp": None}, {"exp": NOW}, {"exp": NOW - 0.5}, {"exp": 0}, {"exp": "soon"}, {"exp": str(NOW + 60)}, {"exp": True},
         {"exp": [NOW + 60]}, {"exp": {}}, {"exp": 10**400}, {"exp": float("inf")}, {"exp": float("nan")}, {"exp": -1},
-        {"nbf": NOW + 0.5}, {"nbf": "now"}, {"nbf": False}, {"nbf": -(10**400)}, {"nbf": float("nan")},
+        {"nbf": NOW + 10.5}, {"nbf": "now"}, {"nbf": False}, {"nbf": -(10**400)}, {"nbf": float("nan")},
         {"nbf": float("-inf")}, {"nbf": []},
     ],
 )  # fmt: skip
@@ -474,7 +476,7 @@ def test_n68_t65_a_cached_token_expires() -> None:
 def test_n68_a_refused_token_may_become_valid() -> None:
     clock = Clock()
     hub = authorizer(clock)
-    token = current(A, nbf=NOW + 1)
+    token = current(A, nbf=NOW + 11)
     refused(token, hub)
     clock.now = NOW + 1
     assert verified(token, hub).publish

@@ -372,7 +372,6 @@ async def test_r13_a_classic_token_and_a_key_from_a_file_or_the_environment(
         (["--dev", "--ttl", "inf"], "'inf' is not a duration, as in 90s, 15m, 12h or 30d"),
         (["--dev", "--ttl", "0"], "--ttl '0' is not from 1s to 36600d"),
         (["--dev", "--classic", "--publish", "mqtt=a"], "a classic pattern has no type: 'mqtt=a'"),
-        (["--dev", "--classic", "--subject", "me"], "--subject is for current tokens"),
         (["--dev", "--key", "@/secret-text"], "the signing key: the file after the @ cannot be read: No such file"),
         (["--dev", "--key", "/etc/secret-text.pem"], "the signing key: this is the path of a file, not a key"),
         (["--dev", "--key", "secret-text", "--algorithm", "RS256"], "RS256"),

@@ -170,11 +170,11 @@ async def test_streams_that_fall_behind_and_catch_up_are_counted() -> None:
 async def test_each_reason_of_an_end_has_a_count(ending: Ending) -> None:
     async with measured() as (app, read):
         before = await read()
-        async with follow(app, ("match", "a")) as stream:
+        async with follow(app, ("match", "a")):
             await until(lambda: app.hub.delivery.live_count == 1)
             for seat in app.hub.delivery.audience:
                 seat.close(ending)
-            await stream.end()
+            await until(lambda: app.hub.delivery.connection_count == 0)
         found = changes(before, await read())
     assert {name: value for name, value in found.items() if "closed" in name} == {
         f"hub_streams_closed_total{{{ending.name.lower()}}}": 1

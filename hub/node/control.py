@@ -1,0 +1,327 @@
+"""Control: carries out commands on one node, and answers who was met (`hub.control`).
+
+    a program, an operator ─► kick, revoke, lift ─► history ─► Outcome
+    history ─► ledger ─► carry_out ─► streams are aborted ─► answer
+
+`carry_out` runs before each dispatch, and when a command is given here.
+
+Belongs here: what a command does on this node, and what happens while the history is
+away.  Does not belong here: who may give commands, and the rule whom they mean
+(`control.commands`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter, OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from hub import turns
+from hub.control.commands import APPLICATION, Command, Numbered, Target
+from hub.control.ledger import MAX_COMMANDS
+from hub.delivery.seat import Ending
+from hub.errors import HistoryUnavailable, Interrupted, InvalidRequest, InvalidToken, ListFull
+from hub.history import base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from random import Random
+    from typing import Any
+
+    from hub.auth.grant import CompiledGrant
+    from hub.control.commands import Action, By, Taken
+    from hub.delivery.audience import Audience
+    from hub.delivery.seat import Seat
+    from hub.delivery.subscriber import Subscriber
+    from hub.history.base import History
+    from hub.settings import Settings
+
+log = structlog.stdlib.get_logger("hub")
+
+ANSWER_SECONDS: Final = 2.0
+"""Seconds that a command waits for the answers of the other processes."""
+FIRST_LOOK, LAST_LOOK = 0.005, 0.1
+"""Seconds between two looks for answers, which double from the first to the last.  They
+are few, and a wake-up for each answer would wake all processes."""
+
+
+class Outcome(NamedTuple):
+    """What a command has done."""
+
+    ended: Mapping[str, int]
+    """The number of streams that it has ended, by issuer: also `classic` for classic
+    tokens, `application` for grants of the application, and `anonymous`."""
+    silent: Sequence[str]
+    """The names of the processes that have not answered.  They carry it out before they
+    dispatch anything that is published later."""
+    is_stored: bool
+    """Whether the history has it.  If not, the history is away; this process has
+    carried the command out, and stores it when the history is back."""
+
+    @property
+    def not_revoked(self) -> int:
+        """The number of ended streams whose grant only the application can refuse."""
+        return self.ended.get(APPLICATION, 0)
+
+
+class Control:
+    """The commands of one node.  `wall_clock` returns seconds since the epoch."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        history: History,
+        audience: Audience,
+        *,
+        wall_clock: Callable[[], float],
+        random: Random,
+    ) -> None:
+        self._settings = settings
+        self._history = history
+        self._ledger = history.ledger
+        self._audience = audience
+        self._wall_clock = wall_clock
+        self._random = random
+        self._turn = asyncio.Lock()  # held while commands are carried out
+        # What the newest commands have ended here, by number.
+        self._ended: OrderedDict[int, Counter[str]] = OrderedDict()
+        self._pending: list[Command] = []  # those that the history does not have yet
+        self._writing = asyncio.Lock()  # held while they are written
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- the questions of requests on their way
+
+    @property
+    def heard(self) -> int:
+        """A mark for the commands that are known by now."""
+        return self._ledger.heard
+
+    def require_current(self) -> None:
+        """Raise `HistoryUnavailable` if the list of commands cannot be read."""
+        if not self._ledger.is_current:
+            raise HistoryUnavailable("the list of commands cannot be read")
+
+    def ends(self, subscriber: Subscriber) -> bool:
+        """Return whether a command has met a subscriber since its request came."""
+        heard = subscriber.heard
+        return heard is not None and self._ledger.ended_since(heard, subscriber.id, subscriber.grant.identity)
+
+    def require_good(self, grant: CompiledGrant, heard: int) -> int:
+        """Raise an error unless a grant, which was given after the mark `heard`, still
+        counts; return the number of the newest command.
+
+        Raises `HistoryUnavailable`, `InvalidToken` for a token that is revoked, and
+        `Interrupted` if a command has met a grant of the application, which must be
+        asked again.
+        """
+        self.require_current()
+        if self._ledger.revoking(grant.identity) is not None:
+            raise InvalidToken("it is revoked")
+        if grant.identity.issuer == APPLICATION and self._ledger.ended_since(heard, "", grant.identity):
+            raise Interrupted
+        return self._ledger.number
+
+    # -- commands
+
+    async def give(
+        self,
+        action: Action,
+        *,
+        subject: str | None = None,
+        subscriber: str | None = None,
+        token: str | None = None,
+        key: str | None = None,
+        issuer: str | None = None,
+    ) -> Outcome:
+        """Give a command to all processes, and return what it has done.
+
+        Exactly one of `subject`, `subscriber`, `token` and `key` must be given.
+        Returns when the command is carried out on all processes that are alive, or
+        after ANSWER_SECONDS.
+
+        Raises `InvalidRequest`, `ListFull`, and `HistoryUnavailable` if the history is
+        away, and too many commands wait for it.
+        """
+        target = _target(subject=subject, subscriber=subscriber, token=token, key=key, issuer=issuer)
+        settings = self._settings
+        before = self._wall_clock() + settings.leeway
+        until = before + settings.leeway + settings.max_token_life if settings.max_token_life else None
+        command = Command(action, target, before, until if action == "revoke" else None)
+        try:
+            await self.write_pending()
+            taken = await self._history.command(command)
+        except HistoryUnavailable as error:
+            outcome = await self._alone(command, error)
+        else:
+            await self.carry_out()
+            outcome = await self._gathered(taken)
+        log.info(
+            f"command: {action}",
+            by=target.by,
+            issuer=target.issuer,
+            ended=sum(outcome.ended.values()),
+            silent=len(outcome.silent),
+            **{target.by: target.value},
+        )
+        return outcome
+
+    async def _gathered(self, taken: Taken) -> Outcome:
+        """Wait for the answers of the other processes."""
+        ended, answers = self._ended.get(taken.number, Counter[str]()), dict[str, str]()
+        pause = FIRST_LOOK
+        with contextlib.suppress(TimeoutError, HistoryUnavailable):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not answers.keys() >= set(taken.others):
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LAST_LOOK)
+                    answers = await self._history.answers(taken.number)
+        for node in answers.keys() - {self._history.node}:
+            ended = ended + Counter(json.loads(answers[node]))
+        return Outcome(ended, sorted(set(taken.others) - answers.keys()), True)
+
+    async def _alone(self, command: Command, error: HistoryUnavailable) -> Outcome:
+        """Carry a command out here, and store it when the history is back."""
+        ledger = self._ledger
+        if len(self._pending) >= MAX_COMMANDS:
+            raise error
+        if not ledger.has_room(command, self._settings.max_revocations):
+            raise ListFull(self._settings.max_revocations)
+        log.error("the history is away, so only this process knows a command", reason=error.reason)
+        ledger.note(command)
+        ledger.due.append(Numbered(0, command))
+        self._pending.append(command)
+        self._begin(self._write_later())
+        self._ended.pop(0, None)
+        await self.carry_out()
+        return Outcome(self._ended.pop(0, Counter()), sorted(ledger.others), False)
+
+    async def _write_later(self) -> None:
+        while self._pending:
+            await asyncio.sleep(self._random.uniform(*base.RETRY))
+            with contextlib.suppress(HistoryUnavailable):
+                await self.write_pending()
+
+    async def write_pending(self) -> None:
+        """Store the commands that only this process knows, in their order.
+
+        Must be called before anything else is written.  Raises `HistoryUnavailable`.
+        """
+        if not self._pending:
+            return
+        async with self._writing:
+            while self._pending:
+                try:
+                    await self._history.command(self._pending[0])
+                except ListFull as error:
+                    log.error("a revocation could not be stored, and holds on this process only", reason=str(error))
+                del self._pending[0]
+
+    # -- carrying out
+
+    async def carry_out(self) -> None:
+        """Abort the streams that the commands which are due have met.
+
+        Returns when all commands are carried out that were known at the call.
+        """
+        ledger = self._ledger
+        if not (ledger.is_due or self._turn.locked()):
+            return
+        async with self._turn:
+            while ledger.is_due:
+                all_of_them, ledger.has_missed = ledger.has_missed, False
+                due = list(ledger.due)
+                try:
+                    ended = await self._end_all() if all_of_them else await self._end(due)
+                except BaseException:
+                    ledger.has_missed = True  # some streams that were met go on
+                    raise
+                for number, _ in due:
+                    ledger.due.popleft()
+                    self._ended[number] = ended[number]
+                    if number:
+                        self._begin(self._answer(number, ended[number]))
+                while len(self._ended) > MAX_COMMANDS:
+                    self._ended.popitem(last=False)
+
+    async def _end(self, due: Iterable[Numbered]) -> defaultdict[int, Counter[str]]:
+        """Abort the streams that are met; return how many, by command and issuer."""
+        by_target: defaultdict[tuple[By, str], list[Numbered]] = defaultdict(list)
+        for numbered in due:
+            target = numbered.command.target
+            by_target[target.by, target.value].append(numbered)
+        kinds = sorted({by for by, _ in by_target})
+        ended: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        endings = turns.Portion(turns.ENDED_STREAMS)
+        async for seats in turns.in_turns(self._audience, turns.ASKED_STREAMS):
+            for seat in seats:
+                for by in kinds:
+                    commands = by_target.get((by, _value(seat, by) or ""), ())
+                    if (number := _first_to_end(seat, commands)) is None:
+                        continue
+                    if endings.is_over():
+                        await endings.pause()
+                    if seat.holder is not None:  # other tasks ran: it may have left
+                        ended[number][seat.subscriber.grant.identity.issuer] += 1
+                        seat.close(Ending.KICKED)
+                    break
+        return ended
+
+    async def _end_all(self) -> defaultdict[int, Counter[str]]:
+        """Abort all streams: each may be met by a command that is not known."""
+        log.error("commands were missed, so all streams end", streams=len(self._audience))
+        async for seats in turns.in_turns(self._audience, turns.ENDED_STREAMS):
+            for seat in seats:
+                seat.close(Ending.KICKED)
+        return defaultdict(Counter)
+
+    async def _answer(self, number: int, ended: Counter[str]) -> None:
+        """Tell the asker what a command has ended here."""
+        with contextlib.suppress(HistoryUnavailable):
+            await self._history.answer(number, json.dumps(ended))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Store what only this process knows, if that is possible at once."""
+        if self._pending:
+            with contextlib.suppress(HistoryUnavailable):
+                await self.write_pending()
+            for command in self._pending:
+                log.error("a command was lost: the history is away", action=command.action, by=command.target.by)
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _value(seat: Seat, by: By) -> str | None:
+    """Return what a target names a seat by."""
+    subscriber = seat.subscriber
+    value: str | None = subscriber.id if by == "subscriber" else getattr(subscriber.grant.identity, by)
+    return value
+
+
+def _first_to_end(seat: Seat, commands: Iterable[Numbered]) -> int | None:
+    """Return the number of the first command that ends a seat, or None."""
+    subscriber = seat.subscriber
+    return next((number for number, one in commands if one.ends(subscriber.id, subscriber.grant.identity)), None)
+
+
+def _target(*, issuer: str | None, **given: str | None) -> Target:
+    """Return the target of a command.
+
+    Raises `InvalidRequest` unless one thing is given, and TypeError for no text.
+    """
+    for name, value in {**given, "issuer": issuer}.items():
+        if not isinstance(value, str | None):
+            raise TypeError(f"{name} {value!r:.80} is no text")
+    found = [(by, value) for by, value in given.items() if value is not None]
+    if len(found) != 1:
+        raise InvalidRequest(f"give exactly one of {', '.join(given)}")
+    return Target(*found[0], issuer)  # type: ignore[arg-type]
