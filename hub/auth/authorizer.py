@@ -116,7 +116,7 @@ class Authorizer:
     ) -> None:
         self._settings = settings
         self._compiler = compiler
-        self._ledger = ledger or Ledger(is_current=True)
+        self._ledger = Ledger(is_current=True) if ledger is None else ledger
         self._claims = ClaimsParser(settings, clock)
         self._clock = clock
         self._monotonic = monotonic

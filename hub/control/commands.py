@@ -75,7 +75,7 @@ class Command:
     """One command.
 
     Raises `InvalidRequest` if a text is empty or too long, or if what it names cannot
-    be revoked.
+    be revoked, and TypeError.
     """
 
     action: Action
@@ -88,6 +88,13 @@ class Command:
 
     def __post_init__(self) -> None:
         by, value, issuer = self.target
+        if not (
+            isinstance(value, str)
+            and isinstance(issuer, str | None)
+            and isinstance(self.before, int | float)
+            and isinstance(self.until, int | float | None)
+        ):
+            raise TypeError(f"{self!r:.200} has a value of a wrong type")
         if self.action not in get_args(Action) or by not in get_args(By):
             raise InvalidRequest(f"{shown(self.action)} by {shown(by)} is no command")
         for name, text in ((by, value), ("issuer", issuer)):

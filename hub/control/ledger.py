@@ -45,10 +45,6 @@ class Ledger:
         self._recent: deque[Command] = deque(maxlen=MAX_COMMANDS)  # the newest that were learned
         self._revoked: dict[tuple[str, str, str | None], Command] = {}  # by target
 
-    def __len__(self) -> int:
-        """Return the number of revocations in force."""
-        return len(self._revoked)
-
     @property
     def is_due(self) -> bool:
         """Whether something must be carried out before the next dispatch."""

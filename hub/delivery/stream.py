@@ -149,8 +149,12 @@ class Connection(Protocol):
         """
         ...
 
-    def abort(self) -> None:
-        """Close the connection at once.  Does nothing before `begin`."""
+    def abort(self, *, reset: bool = False) -> None:
+        """Close the connection at once.  Does nothing before `begin`.
+
+        If it is to be `reset`, the kernel drops what it has buffered, so that the
+        client receives nothing more.
+        """
         ...
 
     def stop(self) -> None:
@@ -289,7 +293,7 @@ class Stream:
         # While the head is being sent, the abort ends `begin`.  Before that, it does
         # nothing, and `_begin` ends the stream.
         if self.state is _OPENING:
-            self._connection.abort()
+            self._connection.abort(reset=reason is Ending.KICKED)
         else:
             self._end_soon()
         self._to(_CLOSING)
@@ -340,7 +344,7 @@ class Stream:
     def _cut(self) -> None:
         if self.state is _CLOSING:
             try:
-                self._connection.abort()
+                self._connection.abort(reset=self.reason is Ending.KICKED)
             finally:
                 self._close()
 

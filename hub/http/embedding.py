@@ -3,6 +3,7 @@
     app = create_app(settings)      a program mounts it, or a server runs it
     await app.publish("a", …)       without HTTP, and without a token
     async for update in app.subscribe("a"): …
+    await app.disconnect(subject="42")
 
 Belongs here: what a program calls, the keys that are read again, and the metrics of one
 process.  Does not belong here: requests (`application`).
@@ -14,7 +15,7 @@ import asyncio
 import sys
 from concurrent.futures import CancelledError, wait
 from contextlib import asynccontextmanager, closing, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -32,18 +33,21 @@ from hub.protocol.updates import Update, require_updates
 from hub.settings.sources import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
-    from typing import Unpack
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+    from typing import Any, Unpack
 
     from hub.history.base import History
     from hub.http.authorization import Authorize
     from hub.metrics.board import Slot
+    from hub.node.control import Outcome
     from hub.protocol.data import Data, Matchers
     from hub.settings import Settings
 
 
 log = structlog.stdlib.get_logger("hub")
 
+
+T = TypeVar("T")
 
 KEYS_FAILED: Final = "the keys cannot be read again, so those before count"
 
@@ -112,25 +116,121 @@ class HubApplication(Application):
         loop, which it would block, and the errors of `publish`.  If it raises
         `Closing`, the update may have been published.
         """
+        return self._run_from_thread(
+            "publish", self.publish(*topics, data=data, private=private, id=id, type=type, retry=retry)
+        )
+
+    def _run_from_thread(self, name: str, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` in the event loop of the hub, and wait for its result here."""
         loop = self._loop
         if loop is None:
+            work.close()
             raise NotRunning
         if _runs_here(loop):
-            raise RuntimeError("publish_sync would block the event loop of the hub: here, use `await publish(…)`")
-        update = self.publish(*topics, data=data, private=private, id=id, type=type, retry=retry)
+            work.close()
+            raise RuntimeError(f"{name}_sync would block the event loop of the hub: here, use `await {name}(…)`")
         try:
-            published = asyncio.run_coroutine_threadsafe(update, loop)
+            running = asyncio.run_coroutine_threadsafe(work, loop)
         except RuntimeError:  # the loop is closed
-            update.close()
+            work.close()
             raise NotRunning from None
-        while not wait([published], timeout=1).done:
-            if loop.is_closed() and not published.done():  # nothing will ever end it
-                update.close()
+        while not wait([running], timeout=1).done:
+            if loop.is_closed() and not running.done():  # nothing will ever end it
+                work.close()
                 raise Closing
         try:
-            return published.result()
+            return running.result()
         except CancelledError:  # the loop was closed meanwhile
             raise Closing from None
+
+    async def disconnect(
+        self,
+        *,
+        subject: str | None = None,
+        subscriber: str | None = None,
+        token: str | None = None,
+        key: str | None = None,
+        issuer: str | None = None,
+    ) -> Outcome:
+        """End streams now, on all processes of the hub, and return how many there were.
+
+        Give one of: `subject`, the `sub` of tokens or the subject that `authorize`
+        gives; `subscriber`, the id of a subscription; `token`, the `jti`; or `key`, the
+        `kid`.  `issuer` narrows it to the tokens of one issuer, to "classic" tokens, or
+        to the grants of the "application"; without it, all count.
+
+        Call it after the session has ended: a browser reconnects at once, and is
+        authorized anew.  After it has returned, no such stream receives anything that
+        is published later, on all processes but those in `Outcome.silent`.
+
+        Takes some ms, or up to two seconds if a process does not answer.  Raises
+        `InvalidRequest`, `NotRunning`, and `HistoryUnavailable` if the history has been
+        away for a thousand commands.
+        """
+        self._require_running()
+        return await self.hub.control.give(
+            "kick", subject=subject, subscriber=subscriber, token=token, key=key, issuer=issuer
+        )
+
+    def disconnect_sync(
+        self,
+        *,
+        subject: str | None = None,
+        subscriber: str | None = None,
+        token: str | None = None,
+        key: str | None = None,
+        issuer: str | None = None,
+    ) -> Outcome:
+        """End streams now, from another thread of this process.
+
+        Raises the errors of `disconnect`, and RuntimeError as `publish_sync` does.
+        """
+        return self._run_from_thread(
+            "disconnect",
+            self.disconnect(subject=subject, subscriber=subscriber, token=token, key=key, issuer=issuer),
+        )
+
+    async def revoke(
+        self, *, subject: str | None = None, token: str | None = None, issuer: str | None = None
+    ) -> Outcome:
+        """Refuse tokens from now on, and end their streams, as `disconnect` does.
+
+        Give `subject`, for its tokens that were issued before now, or `token`, the
+        `jti` of one.  A token of the subject counts as issued before now if it has no
+        `iat`, or if its `iat` is not later than `leeway` seconds from now.  So a user
+        who logs in again needs a token with a later `iat`.
+
+        With the setting `max_token_life`, the revocation ends when no such token can be
+        valid any more.  Without it, it stays until `lift`.  It survives a restart if
+        the history does.  Grants of the application end, and are not revoked: see
+        `Outcome.not_revoked`.
+
+        Raises the errors of `disconnect`, and `ListFull` if there are already
+        `max_revocations`.
+        """
+        self._require_running()
+        return await self.hub.control.give("revoke", subject=subject, token=token, issuer=issuer)
+
+    def revoke_sync(
+        self, *, subject: str | None = None, token: str | None = None, issuer: str | None = None
+    ) -> Outcome:
+        """Refuse tokens from now on, from another thread of this process.
+
+        Raises the errors of `revoke`, and RuntimeError as `publish_sync` does.
+        """
+        return self._run_from_thread("revoke", self.revoke(subject=subject, token=token, issuer=issuer))
+
+    async def lift(self, *, subject: str | None = None, token: str | None = None, issuer: str | None = None) -> Outcome:
+        """Accept again what `revoke` with the same arguments has refused.
+
+        Does nothing if there is no such revocation.  Raises the errors of `disconnect`.
+        """
+        self._require_running()
+        return await self.hub.control.give("lift", subject=subject, token=token, issuer=issuer)
+
+    def _require_running(self) -> None:
+        if not self.hub.is_running:
+            raise NotRunning
 
     def subscribe(
         self, *topics: str, last_event_id: str | None = None, wait: bool = True, **matchers: Unpack[Matchers]

@@ -126,6 +126,7 @@ class Replay:
         self._timeout: asyncio.Timeout | None = None  # interrupts the response when it expires
         self._is_sending = True  # whether the server is still sending the head or a chunk
         self._is_closed = delivery.closing is not None  # whether it should end
+        self._is_cut = False  # whether it must end without its end, and without what is buffered
 
     async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response by calling `respond`, until it is complete or closed.
@@ -144,10 +145,10 @@ class Replay:
                     raise  # it is not ours
                 # `close` was called.  If a chunk is stuck, the client does not read, so
                 # the end of the response would not reach it either.
-                if not self._is_sending:
+                if not self._is_sending and not self._is_cut:
                     await send({"type": "http.response.body", "body": b""})
                 elif self._link is not None:
-                    self._link.abort()
+                    self._link.abort(reset=self._is_cut)
             finally:
                 self._timeout = None
 
@@ -236,4 +237,5 @@ class Replay:
     def close(self, reason: Ending) -> None:
         """End the response soon, and interrupt a send that does not finish."""
         self._is_closed = True
+        self._is_cut = reason is Ending.KICKED
         expire(self._timeout)

@@ -52,8 +52,11 @@ class Link(Protocol):
         """Return the number of bytes that are not handed to the socket yet."""
         ...
 
-    def abort(self) -> None:
-        """Close the connection at once, without sending its buffer."""
+    def abort(self, *, reset: bool = False) -> None:
+        """Close the connection at once, without sending its buffer.
+
+        If it is to be `reset`, the kernel drops what it has buffered.
+        """
         ...
 
     def begin_stream(self) -> None:
@@ -75,7 +78,7 @@ class NoLink:
         """Return 0."""
         return 0
 
-    def abort(self) -> None:
+    def abort(self, *, reset: bool = False) -> None:
         """Do nothing."""
 
     def begin_stream(self) -> None:
@@ -209,13 +212,13 @@ class AsgiConnection:
         self._has_end = self._pending is None and not self.is_closing()
         return self._has_end
 
-    def abort(self) -> None:
+    def abort(self, *, reset: bool = False) -> None:
         """Close the connection at once, and interrupt what the request's task does.
 
         Does nothing before `begin`.
         """
         if self._task is not None:
-            self._link.abort()
+            self._link.abort(reset=reset)
             self._interrupt()
 
     def stop(self) -> None:

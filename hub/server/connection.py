@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hub.server.begun import Begun
 from hub.server.http1 import MAX_BUFFERED, HttpProtocol
-from hub.server.socket_options import tune_connection
+from hub.server.socket_options import reset_at_close, tune_connection
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -63,9 +63,14 @@ class UvicornLink:
         """Return the number of bytes in the transport's write buffer."""
         return self.transport.get_write_buffer_size()
 
-    def abort(self) -> None:
-        """Close the connection at once, and mark the response as disconnected."""
+    def abort(self, *, reset: bool = False) -> None:
+        """Close the connection at once, and mark the response as disconnected.
+
+        If it is to be `reset`, the kernel drops what it has buffered.
+        """
         self._cycle.disconnected = True
+        if reset:
+            reset_at_close(self.transport)
         self.transport.abort()
 
     def tune(self, *, send_buffer: int, client_timeout: float) -> None:
@@ -222,12 +227,14 @@ class UvicornConnection:
         self._protocol.reattach()
         return True
 
-    def abort(self) -> None:
+    def abort(self, *, reset: bool = False) -> None:
         """Close the connection at once.  Does nothing before `begin`."""
         # An abort drops the buffer, so note its size.
         if self._stream is not None and self._unsent != _ALL:
             self._unsent = self.buffered()
         if self._stream is not None or self._task is not None:
+            if reset:
+                reset_at_close(self._transport)
             self._transport.abort()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Sockets: how much the kernel buffers for a client, and when it drops one.
+"""Sockets: how much the kernel buffers for a client, and when it drops either.
 
 By default, the kernel buffers about 4 MB for a client that does not read, and keeps a
 client that has lost its network for a quarter of an hour.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import sys
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,17 @@ def tune_connection(transport: asyncio.BaseTransport, *, send_buffer: int, clien
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
             if client_timeout:
                 _drop_silent(connection, client_timeout)
+
+
+def reset_at_close(transport: asyncio.BaseTransport) -> None:
+    """Let the kernel drop what it has buffered when the connection is closed.
+
+    Otherwise, it would go on sending that.  Does nothing if the connection is closing.
+    """
+    connection: socket.socket | None = None if transport.is_closing() else transport.get_extra_info("socket")
+    if connection is not None and _is_tcp(connection):
+        with contextlib.suppress(OSError):  # the client has disconnected meanwhile
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _is_tcp(one: socket.socket) -> bool:

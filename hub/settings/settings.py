@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError, ValidationInfo, field_validator, model_validator
 
+from hub.control.commands import RESERVED
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.errors import ConfigurationError
 from hub.history.base import Retention
@@ -152,6 +153,10 @@ class Settings(
                 raise ValueError("publisher_… and subscriber_… are for classic tokens, and `classic` is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
             raise ValueError("two issuers have the same id")
+        if named := RESERVED.intersection(issuer.id for issuer in self.issuers):
+            raise ValueError(
+                f"no issuer may have the id {min(named)!r}, which stands for others where streams are ended"
+            )
         if self.write_interval and self.history_updates < 10_000:
             raise ValueError("`write_interval` needs `history_updates` of at least 10000")
         if self.issuers and not (self.public_urls or self.resource or self.dev):

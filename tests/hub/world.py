@@ -106,7 +106,7 @@ class Wire:
         self._gone.set()
         self._room.set()
 
-    def abort(self) -> None:
+    def abort(self, *, reset: bool = False) -> None:
         """Cut the connection off, as the hub does."""
         self.cut = True
         self._room.set()
@@ -223,7 +223,7 @@ class FakeConnection(Wire):
         super().go()
         self._lose()
 
-    def abort(self) -> None:
+    def abort(self, *, reset: bool = False) -> None:
         if self._stream is not None:  # before `begin`, it does nothing
             super().abort()
             self._lose()

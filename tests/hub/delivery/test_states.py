@@ -83,7 +83,7 @@ class Connection:
         self.calls.append("finish")
         return self.finishes
 
-    def abort(self) -> None:
+    def abort(self, *, reset: bool = False) -> None:
         self.calls.append("abort")
         if isinstance(self.begins, asyncio.Future) and "begin True" in self.calls:
             self.begins.set_result(False)

@@ -236,7 +236,7 @@ async def test_n82_a_client_that_does_not_read_is_cut_off_at_its_lifetime() -> N
         def is_closing(self) -> bool:
             return self.aborted
 
-        def abort(self) -> None:
+        def abort(self, *, reset: bool = False) -> None:
             self.aborted = True
 
         async def send(self, message: Message) -> None:

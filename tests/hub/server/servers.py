@@ -55,7 +55,7 @@ class ServerWire(Wire):
         if self.protocol is not None:
             self.protocol.lose()
 
-    def abort(self) -> None:
+    def abort(self, *, reset: bool = False) -> None:
         super().abort()
         if self.protocol is not None:
             self.protocol.lose()
