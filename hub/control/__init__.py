@@ -3,6 +3,7 @@
     kick      end streams now; their clients come back, and are authorized anew
     revoke    the same, and refuse the tokens from now on
     lift      accept the tokens again
+    call      nothing; a process answers when it has stored what it alone knows
 
 A command is never an update.  The history keeps the commands in a list beside its log:
 
@@ -34,8 +35,11 @@ after it, is refused, on every process:
                 nothing; the process learns the command, and asks the ledger again
 
 If the history is away, no update can be published.  The process that was asked carries
-the command out at once, names all others as silent, and writes the command before
-anything else when the history is back.
+the command out at once, names all others as silent, and stores the command when the
+history is back.  After it was away, each process calls those that it knew before, and
+dispatches nothing until they have answered, or CALL_SECONDS have passed.  So nothing
+that is published later comes before the command, unless the process that was asked has
+died with it.
 
 Bounds: a text of a command has MAX_TEXT characters; the list has MAX_COMMANDS commands
 of MAX_AGE seconds; a hub has `max_revocations` revocations, and a full list refuses the

@@ -17,7 +17,7 @@ from skipfilter.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Action: TypeAlias = Literal["kick", "revoke", "lift"]
+Action: TypeAlias = Literal["kick", "revoke", "lift", "call"]
 By: TypeAlias = Literal["subject", "subscriber", "token", "key"]
 
 MAX_TEXT: Final = 1_024
@@ -104,7 +104,7 @@ class Command:
             self.to_json().encode("utf-8")
         except UnicodeEncodeError:
             raise InvalidRequest(f"{by} {shown(value)} has a lone surrogate, which no token has") from None
-        if self.action != "kick" and by not in _REVOCABLE:
+        if self.action in ("revoke", "lift") and by not in _REVOCABLE:
             raise InvalidRequest(f"a {by} cannot be revoked, only a subject's tokens, or one token")
 
     @classmethod
@@ -125,7 +125,7 @@ class Command:
 
         A subject's grants of the application end too, although they cannot be revoked.
         """
-        if self.action == "lift" or not self.target.is_met(subscriber, identity):
+        if self.action in ("lift", "call") or not self.target.is_met(subscriber, identity):
             return False
         return self.action == "kick" or identity.issuer == APPLICATION or self.revokes(identity)
 

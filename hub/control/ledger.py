@@ -39,6 +39,10 @@ class Ledger:
         self.others: list[str] = []
         """The names of the other processes that were alive when the history was last
         asked."""
+        self.was_lost = False
+        """Whether the list could not be read since this was last set to false."""
+        self.lost_others: list[str] = []
+        """The other processes that were alive before that."""
         self.has_missed = False
         """Whether commands are unknown, so that any stream here might have to end."""
         self._has_heard = is_current  # whether anything was ever learned
@@ -50,6 +54,11 @@ class Ledger:
         """Whether something must be carried out before the next dispatch."""
         return bool(self.due) or self.has_missed
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing must be done before the next dispatch."""
+        return not (self.due or self.has_missed or self.was_lost)
+
     def revocations(self) -> list[Command]:
         """Return the revocations in force."""
         return list(self._revoked.values())
@@ -58,6 +67,12 @@ class Ledger:
         """Return whether a command leaves no more than `most` revocations in force."""
         self._drop_ended(command)
         return command.action != "revoke" or len(self._revoked) < most or command.target in self._revoked
+
+    def lose(self) -> None:
+        """Note that the list cannot be read."""
+        if not self.was_lost:
+            self.lost_others = self.others
+        self.is_current, self.was_lost = False, True
 
     def learn(self, news: News) -> None:
         """Take what the history has told.  Older news change nothing."""

@@ -121,7 +121,7 @@ class Follower:
                 await self._retry(self._find_end)
                 await self._close_all(Ending.UPDATES_LOST)
             except HistoryUnavailable as error:
-                self._history.ledger.is_current = False
+                self._history.ledger.lose()
                 if self.is_ready:
                     log.warning("the history cannot be followed", reason=error.reason)
                 await asyncio.sleep(self._random.uniform(*base.RETRY))

@@ -28,7 +28,7 @@ from hub.errors import HistoryUnavailable, Interrupted, InvalidRequest, InvalidT
 from hub.history import base
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
     from random import Random
     from typing import Any
 
@@ -44,6 +44,9 @@ log = structlog.stdlib.get_logger("hub")
 
 ANSWER_SECONDS: Final = 2.0
 """Seconds that a command waits for the answers of the other processes."""
+CALL_SECONDS: Final = 4.0
+"""Seconds that a process waits for the others after the history was away: longer than
+their longest pause between two attempts to reach it."""
 FIRST_LOOK, LAST_LOOK = 0.005, 0.1
 """Seconds between two looks for answers, which double from the first to the last.  They
 are few, and a wake-up for each answer would wake all processes."""
@@ -157,7 +160,7 @@ class Control:
         except HistoryUnavailable as error:
             outcome = await self._alone(command, error)
         else:
-            await self.carry_out()
+            await self._carry_out_due()
             outcome = await self._gathered(taken)
         log.info(
             f"command: {action}",
@@ -172,16 +175,23 @@ class Control:
     async def _gathered(self, taken: Taken) -> Outcome:
         """Wait for the answers of the other processes."""
         ended, answers = self._ended.get(taken.number, Counter[str]()), dict[str, str]()
-        pause = FIRST_LOOK
         with contextlib.suppress(TimeoutError, HistoryUnavailable):
             async with asyncio.timeout(ANSWER_SECONDS):
-                while not answers.keys() >= set(taken.others):
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, LAST_LOOK)
-                    answers = await self._history.answers(taken.number)
+                async for answers in self._answers(taken.number, taken.others):  # noqa: B007
+                    pass
         for node in answers.keys() - {self._history.node}:
             ended = ended + Counter(json.loads(answers[node]))
         return Outcome(ended, sorted(set(taken.others) - answers.keys()), True)
+
+    async def _answers(self, number: int, others: Iterable[str]) -> AsyncIterator[dict[str, str]]:
+        """Yield the answers to a command so far, until all others have answered."""
+        answers: dict[str, str] = {}
+        pause = FIRST_LOOK
+        while not answers.keys() >= set(others):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_LOOK)
+            answers = await self._history.answers(number)
+            yield answers
 
     async def _alone(self, command: Command, error: HistoryUnavailable) -> Outcome:
         """Carry a command out here, and store it when the history is back."""
@@ -196,7 +206,7 @@ class Control:
         self._pending.append(command)
         self._begin(self._write_later())
         self._ended.pop(0, None)
-        await self.carry_out()
+        await self._carry_out_due()
         return Outcome(self._ended.pop(0, Counter()), sorted(ledger.others), False)
 
     async def _write_later(self) -> None:
@@ -225,11 +235,44 @@ class Control:
     async def carry_out(self) -> None:
         """Abort the streams that the commands which are due have met.
 
-        Returns when all commands are carried out that were known at the call.
+        Returns when all commands are carried out that were known at the call.  Raises
+        `HistoryUnavailable` if the history was away, and is so again.
         """
         ledger = self._ledger
-        if not (ledger.is_due or self._turn.locked()):
+        if ledger.is_quiet and not self._turn.locked():
             return
+        await self._carry_out_due()
+        if ledger.was_lost:
+            await self._call_others()
+
+    async def _call_others(self) -> None:
+        """Wait until those that were alive before have stored what they alone know, and
+        carry it out.
+
+        Does nothing while the history is away.
+        """
+        ledger = self._ledger
+        if not ledger.is_current:
+            return
+        others = ledger.lost_others
+        await self.write_pending()
+        ledger.was_lost = False
+        try:
+            if others:
+                taken = await self._history.command(Command("call", Target("subscriber", self._history.node)))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CALL_SECONDS):
+                        async for _ in self._answers(taken.number, others):
+                            await self._history.hear()  # the others call, too
+                            await self._carry_out_due()
+                await self._history.hear()
+        except BaseException:
+            ledger.was_lost = True
+            raise
+        await self._carry_out_due()
+
+    async def _carry_out_due(self) -> None:
+        ledger = self._ledger
         async with self._turn:
             while ledger.is_due:
                 all_of_them, ledger.has_missed = ledger.has_missed, False
@@ -279,8 +322,12 @@ class Control:
         return defaultdict(Counter)
 
     async def _answer(self, number: int, ended: Counter[str]) -> None:
-        """Tell the asker what a command has ended here."""
+        """Tell the asker what a command has ended here.
+
+        First stores what only this process knows, for which a `call` asks.
+        """
         with contextlib.suppress(HistoryUnavailable):
+            await self.write_pending()
             await self._history.answer(number, json.dumps(ended))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

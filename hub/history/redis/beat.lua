@@ -1,7 +1,8 @@
 -- Reports that a node is alive, and forgets entries beyond the bounds.
 --
 -- Arguments: node, node_timeout in ms, the five bounds.  Returns how many subscribers
--- are present on the node, and some subscribers of dead nodes with their matchers.
+-- are present on the node, some subscribers of dead nodes with their matchers, and the
+-- names of the other nodes that are alive.
 
 local node, node_timeout, max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 7)
 call('SADD', nodes, node)
@@ -23,4 +24,4 @@ for _, other in ipairs(call('SMEMBERS', nodes)) do
 end
 trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, 1)
 keep()
-return reply({call('HLEN', present .. node), orphans})
+return reply({call('HLEN', present .. node), orphans, others_than(node)})

@@ -149,6 +149,15 @@ local function append_command(text)
     return newest_command
 end
 
+-- Returns the names of the nodes that are alive, but this one.
+local function others_than(node)
+    local others = {}
+    for _, other in ipairs(call('SMEMBERS', nodes)) do
+        if other ~= node and call('EXISTS', alive .. other) == 1 then others[#others + 1] = other end
+    end
+    return others
+end
+
 -- Returns the reply that the top of this file describes.
 local function reply(value)
     local about = {epoch, last, strays and 1 or 0, value or false}

@@ -29,8 +29,4 @@ if newest_command == 0 then append_command('') end
 local number = append_command(text)
 call('XTRIM', commands, 'MAXLEN', max_commands)
 call('XTRIM', commands, 'MINID', string.format('%d-0', now - max_age))
-local others = {}
-for _, other in ipairs(call('SMEMBERS', nodes)) do
-    if other ~= node and call('EXISTS', alive .. other) == 1 then others[#others + 1] = other end
-end
-return reply({number, others})
+return reply({number, others_than(node)})

@@ -285,7 +285,7 @@ class RedisHistory:
                 if not failures:
                     log.warning("the history is unavailable; following it waits", reason=error.reason)
                 end, failures, examined = None, failures + 1, False
-                self.ledger.is_current = False
+                self.ledger.lose()
                 first, longest = BACK_OFF
                 await asyncio.sleep(self._random.uniform(first, min(longest, first * 2 ** min(failures, 16))))
                 continue
@@ -344,7 +344,8 @@ class RedisHistory:
         It does not wait behind other calls.
         """
         reply = await self._call(scripts.BEAT, *self._node, *self._bounds, at_once=True)
-        present, orphans = reply.value
+        present, orphans, others = reply.value
+        self.ledger.others = [other.decode() for other in others]
         return Beat(present, list(map(_present, orphans[::2], orphans[1::2])))
 
     # -- commands
@@ -355,7 +356,8 @@ class RedisHistory:
         A server whose memory is full takes no report, and can still be read.
         """
         try:
-            await self._call(scripts.HEAR, *self._node, at_once=True)
+            reply = await self._call(scripts.HEAR, *self._node, at_once=True)
+            self.ledger.others = [other.decode() for other in reply.value]
         except HistoryUnavailable:
             await self._call(scripts.END, at_once=True)
 
@@ -367,7 +369,8 @@ class RedisHistory:
         if reply.value is None:
             raise ListFull(self._max_revocations)
         number, others = reply.value
-        return Taken(number, reply.offset + reply.last, [other.decode() for other in others])
+        self.ledger.others = [other.decode() for other in others]
+        return Taken(number, reply.offset + reply.last, self.ledger.others)
 
     async def answer(self, number: int, text: str) -> None:
         """Write the answer into a hash that expires."""

@@ -151,13 +151,15 @@ class SqliteHistory:
     async def beat(self) -> Beat:
         """Report that this node is alive, and return subscribers of dead nodes."""
 
-        def beat(writing: Writing) -> tuple[int, list[tuple[str, str]]]:
-            """Report it in a transaction; return what `Writing.beat` returns."""
+        def beat(writing: Writing) -> tuple[int, list[tuple[str, str]], list[str]]:
+            """Report it in a transaction; return what `Writing.beat` returns, and the
+            other nodes.
+            """
             writing.give_time(self._since_boot(), self._retention.node_timeout)
             self._touch(writing)
-            return writing.beat(self.node, self._since_boot(), self._retention.node_timeout)
+            return *writing.beat(self.node, self._since_boot(), self._retention.node_timeout), self._others(writing)
 
-        present, orphans = await self._commits.write(beat)
+        present, orphans, self.ledger.others = await self._commits.write(beat)
         return Beat(present, list(map(present_of, orphans)))
 
     async def hear(self) -> None:
@@ -167,21 +169,32 @@ class SqliteHistory:
         """
         known = self.ledger.number
         self.ledger.learn(await self._database.look_up(lambda reading: reading.news(known)))
+
+        def touch(writing: Writing) -> list[str]:
+            """Report it in a transaction; return the other nodes."""
+            self._touch(writing)
+            return self._others(writing)
+
         with contextlib.suppress(HistoryUnavailable):
-            await self._commits.write(self._touch)
+            self.ledger.others = await self._commits.write(touch)
+
+    def _others(self, writing: Writing) -> list[str]:
+        """Return the names of the other nodes that are alive."""
+        return writing.others(self.node, self._since_boot(), self._retention.node_timeout)
 
     async def command(self, command: Command) -> Taken:
         """Append a command to the list in the next transaction."""
-        most, timeout = self._retention.revocations, self._retention.node_timeout
+        most = self._retention.revocations
 
         def append(writing: Writing) -> Taken | None:
             """Append it in a transaction; return None if the list is full."""
             if (number := writing.command(command, most)) is None:
                 return None
-            return Taken(number, writing.end, writing.others(self.node, self._since_boot(), timeout))
+            return Taken(number, writing.end, self._others(writing))
 
         if (taken := await self._commits.write(append)) is None:
             raise ListFull(most)
+        self.ledger.others = taken.others
         return taken
 
     async def answer(self, number: int, text: str) -> None:
