@@ -162,8 +162,9 @@ class Taker:
         """Return False."""
         return False
 
-    def close(self, reason: object) -> None:
-        """Do nothing."""
+    def close(self, reason: object) -> bool:
+        """Return True, and do nothing."""
+        return True
 
 
 async def take_seat(app: HubApplication) -> None:

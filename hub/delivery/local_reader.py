@@ -76,7 +76,11 @@ class LocalReader:
         """Return False: there is no connection."""
         return False
 
-    def close(self, reason: Ending) -> None:
-        """End the iteration, after the page that the program is reading."""
-        self._is_closed = True
+    def close(self, reason: Ending) -> bool:
+        """End the iteration, after the page that the program is reading.
+
+        Returns False if it is ending already.
+        """
+        is_new, self._is_closed = not self._is_closed, True
         expire(self._waiting)
+        return is_new

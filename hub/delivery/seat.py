@@ -32,8 +32,8 @@ class Ending(StrEnum):
 class Holder(Protocol):
     """A stream that holds a seat, or a reader that does not wait for updates."""
 
-    def close(self, reason: Ending) -> None:
-        """End the connection soon."""
+    def close(self, reason: Ending) -> bool:
+        """End the connection soon.  Returns False if it is ending already."""
         ...
 
     def is_lost(self) -> bool:
@@ -76,7 +76,6 @@ class Seat:
         self.came = 0.0
         self.slot: Slot | None = None
 
-    def close(self, reason: Ending) -> None:
-        """End the connection soon, unless it has ended."""
-        if self.holder is not None:
-            self.holder.close(reason)
+    def close(self, reason: Ending) -> bool:
+        """End the connection soon.  Returns False if it has ended, or is ending."""
+        return self.holder is not None and self.holder.close(reason)

@@ -278,13 +278,13 @@ class Stream:
 
     # -- for the connection, and for everything that ends a stream
 
-    def close(self, reason: Ending) -> None:
+    def close(self, reason: Ending) -> bool:
         """End the response soon.
 
-        A second call does nothing: the first reason counts.
+        A second call does nothing, and returns False: the first reason counts.
         """
         if self.state in (_CLOSING, _CLOSED):
-            return
+            return False
         self.reason = reason
         # What is buffered was written before the command, and must not follow it.
         self._must_cut = self._must_cut or reason is Ending.KICKED
@@ -297,6 +297,7 @@ class Stream:
         else:
             self._end_soon()
         self._to(_CLOSING)
+        return True
 
     def sent_more(self) -> None:
         """End the response soon, because the client has sent more than its request."""

@@ -234,8 +234,12 @@ class Replay:
         """Return whether the connection is closing; False if the server is unknown."""
         return self._link is not None and self._link.is_closing()
 
-    def close(self, reason: Ending) -> None:
-        """End the response soon, and interrupt a send that does not finish."""
-        self._is_closed = True
-        self._is_cut = reason is Ending.KICKED
+    def close(self, reason: Ending) -> bool:
+        """End the response soon, and interrupt a send that does not finish.
+
+        Returns False if it is ending already.
+        """
+        is_new, self._is_closed = not self._is_closed, True
+        self._is_cut = self._is_cut or reason is Ending.KICKED
         expire(self._timeout)
+        return is_new

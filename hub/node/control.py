@@ -307,9 +307,8 @@ class Control:
                         continue
                     if endings.is_over():
                         await endings.pause()
-                    if seat.holder is not None:  # other tasks ran: it may have left
+                    if seat.close(Ending.KICKED):
                         ended[number][seat.subscriber.grant.identity.issuer] += 1
-                        seat.close(Ending.KICKED)
                     break
         return ended
 

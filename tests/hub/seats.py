@@ -29,8 +29,9 @@ class Recorder:
     def is_lost(self) -> bool:
         return False
 
-    def close(self, reason: Ending) -> None:
+    def close(self, reason: Ending) -> bool:
         self.reasons.append(reason)
+        return len(self.reasons) == 1
 
 
 def subscriber(subscribed: Iterable[TopicMatcher], granted: Iterable[TopicMatcher] = ()) -> Subscriber:

@@ -130,7 +130,8 @@ async def test_readers_with_the_same_subscriptions_share_what_they_want_of_a_pag
 class Holder:
     """The holder of a seat, which does nothing."""
 
-    def close(self, reason: object) -> None: ...
+    def close(self, reason: object) -> bool:
+        return True
 
     def is_lost(self) -> bool:
         return False

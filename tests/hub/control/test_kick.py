@@ -13,8 +13,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hub import Grant, Settings, create_app
 from hub.auth.signing import sign_classic_token
+from hub.control.commands import Command, News, Numbered, Taken, Target
 from hub.development import DEVELOPMENT_KEY
-from hub.errors import InvalidRequest, InvalidToken, NotRunning
+from hub.errors import HistoryUnavailable, InvalidRequest, InvalidToken, NotRunning
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.node.control import Outcome
@@ -132,7 +133,7 @@ async def test_a_reader_that_does_not_wait_ends_too(protocol: Any) -> None:
         await until(lambda: app.hub.delivery.connection_count == 1)
         assert (await app.disconnect(subject="alice")).ended == {"classic": 1}
         await until(lambda: app.hub.delivery.connection_count == 0)
-        assert not await slow.ends()
+        assert await is_reset(slow)
 
 
 async def test_a_stream_that_catches_up_ends_too() -> None:
@@ -447,3 +448,45 @@ async def test_a_failure_while_a_command_is_carried_out_ends_all_streams(monkeyp
         with pytest.raises(RuntimeError, match="planted"):
             await app.disconnect(subject="alice")
         assert await rest(stream) == []
+
+
+async def test_a_stream_is_counted_by_the_first_command_that_ends_it() -> None:
+    async with serving() as (app, server):
+        stream = await subscribe(server, ("topic", "a"), token=token("alice"))
+        await until(lambda: app.hub.delivery.live_count == 1)
+        # The second comes before the end of the first has had its turn.
+        first, second = await asyncio.gather(app.disconnect(subject="alice"), app.revoke(subject="alice"))
+        assert (first.ended, second.ended) == ({"classic": 1}, {})
+        assert await rest(stream) == []
+
+
+class Away(MemoryHistory):
+    """A history that is away, and notes what is written into it."""
+
+    def __init__(self) -> None:
+        super().__init__(Retention(100, 2**20))
+        self.is_away = False
+        self.written: list[str] = []
+
+    async def command(self, command: Command) -> Taken:
+        if self.is_away:
+            raise HistoryUnavailable("planted")
+        self.written.append(command.action)
+        return await super().command(command)
+
+    async def answer(self, number: int, text: str) -> None:
+        self.written.append("answer")
+
+
+async def test_a_process_answers_when_it_has_stored_what_it_alone_knows() -> None:
+    history = Away()
+    app = create_app(Settings(dev=True), history=history)
+    async with app.running():
+        history.is_away = True
+        assert not (await app.disconnect(subject="alice")).is_stored
+        history.is_away = False
+        called = Numbered(history.ledger.number + 1, Command("call", Target("subscriber", "another node")))
+        history.ledger.learn(News(called.number, [called]))
+        await app.hub.control.carry_out()
+        await until(lambda: "answer" in history.written)
+        assert history.written[:2] == ["kick", "answer"]
