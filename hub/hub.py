@@ -39,6 +39,7 @@ from hub.node.presence import Presence
 from hub.node.publish_window import PublishWindow
 from hub.node.shares import Shares
 from hub.node.shutdown import Shutdown
+from hub.node.withdrawal import Withdrawal
 from hub.publishing import Publishing
 from hub.subscribing import Subscribing
 from hub.turns import FairTurns, TimeSlices
@@ -109,7 +110,10 @@ class Hub:
         observers.append(LogLines(audience, publishes=settings.log_publishes, large=settings.large_update, clock=clock))
         self.observer = Observers(*observers)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
-        self.control = Control(settings, history, audience, wall_clock=wall_clock, random=random)
+        self.control = Control(
+            settings, history, audience, self.authorizer.trusts, wall_clock=wall_clock, random=random
+        )
+        self.withdrawal = Withdrawal(settings, self.authorizer, audience, clock=clock, random=random)
         self.delivery = Delivery(
             history,
             audience,
@@ -174,7 +178,7 @@ class Hub:
             raise NotRunning("this hub ran already, and a hub runs only once: make another one with create_app()")
         self._has_begun = True
         await self.delivery.start()
-        delivering = asyncio.create_task(self.delivery.run())
+        tasks = [asyncio.create_task(self.delivery.run()), asyncio.create_task(self.withdrawal.run())]
         self.presence.start()
         try:
             await self.observer.start()
@@ -189,8 +193,9 @@ class Hub:
             self.shutdown.is_running = False
             await self.presence.aclose()
             await self.shutdown.aclose()
-            delivering.cancel()
-            await asyncio.gather(delivering, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self.window.close()
             await self.control.aclose()
             await self.authorizer.aclose()

@@ -25,6 +25,7 @@ import asyncio
 import hashlib
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -120,9 +121,15 @@ class Authorizer:
         self._claims = ClaimsParser(settings, clock)
         self._clock = clock
         self._monotonic = monotonic
+        self.withdrawn = asyncio.Event()
+        """Set when keys were withdrawn that may have admitted streams."""
         self._fetched: dict[tuple[str, Keys], KeySource] = {}
         self._classic, self._issuers = _opened(settings, self._open)
         self._generation = 0  # of the keys
+        # The fingerprints of the keys for streams, by issuer, and those that were
+        # withdrawn, with their issuers.
+        self._prints = self._present_prints({})
+        self._withdrawn: set[tuple[str, str]] = set()
         # The cache, by action, resource and digest of the token.  The sum of the costs
         # is at most `cached_tokens`.
         self.lookups = self.misses = 0  # questions to the cache, and those that it could not answer
@@ -137,7 +144,14 @@ class Authorizer:
         # A key set that is fetched stays if its settings have not changed.
         if (fetched := self._fetched.get((name, keys))) is not None:
             return fetched
-        opened = open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic, dev=self._settings.dev)
+        opened = open_keys(
+            name,
+            keys,
+            ttl=self._settings.jwks_ttl,
+            clock=self._monotonic,
+            dev=self._settings.dev,
+            fetched=self._note_withdrawn,
+        )
         if isinstance(opened, RemoteKeys):
             self._fetched[name, keys] = opened
         return opened
@@ -159,7 +173,8 @@ class Authorizer:
         """Take the issuers and keys of `settings` instead of the present ones.
 
         Key files are read, and key sets are fetched when they are next needed.  Tokens
-        are verified again when they are next used.  Open streams go on.
+        are verified again when they are next used.  Open streams go on; if their key is
+        taken away, `trusts` says so.
 
         Raises ConfigurationError, and changes nothing, if a key is not usable.
         """
@@ -171,9 +186,50 @@ class Authorizer:
         self.forget()
         after = self._sources()
         self._fetched = {keys: source for keys, source in self._fetched.items() if source in after}
+        self._note_withdrawn()
         for source in before:
             if source not in after:
                 await source.aclose()
+
+    async def refresh(self) -> None:
+        """Fetch the key sets again that are out of date.
+
+        Otherwise, nobody would notice that a key was withdrawn while no token comes.
+        """
+        for source in self._sources():
+            with suppress(KeysUnavailable):
+                await source.current(None)
+
+    def trusts(self, grant: CompiledGrant) -> bool:
+        """Return whether the key that has signed the token of a stream still counts.
+
+        A key is withdrawn if it is taken out of the settings, or if two fetches of its
+        set in a row lack it.
+        """
+        return not self._withdrawn or (grant.identity.issuer, grant.signed_by) not in self._withdrawn
+
+    def _note_withdrawn(self) -> None:
+        """Compare the present keys for streams with those before."""
+        before, self._prints = self._prints, self._present_prints(self._prints)
+        gone = {
+            (issuer, one) for issuer, prints in before.items() for one in prints - self._prints.get(issuer, frozenset())
+        }
+        back = {(issuer, one) for issuer, prints in self._prints.items() for one in prints}
+        self._withdrawn = (self._withdrawn | gone) - back
+        if gone:
+            self.withdrawn.set()
+
+    def _present_prints(self, before: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+        """Return the fingerprints of the keys for streams, by issuer.
+
+        Those of a set that is not fetched yet are those `before`.
+        """
+        found = {}
+        for issuer, roles in {CLASSIC: self._classic, **self._issuers}.items():
+            if (source := roles.get("subscribe")) is not None:
+                prints = source.prints()
+                found[issuer] = before.get(issuer, frozenset()) if prints is None else prints
+        return found
 
     def _sources(self) -> list[KeySource]:
         return [source for roles in (self._classic, *self._issuers.values()) for source in roles.values()]
@@ -311,7 +367,7 @@ class Authorizer:
 
     async def _verify(self, action: Action, token: str, resource: str) -> _Verified:
         unverified = read(token)
-        source, keys = await self._check_signature(action, unverified)
+        source, keys, signed_by = await self._check_signature(action, unverified)
         claims = unverified.claims
         check_values(claims)
         identity = _identity(unverified)
@@ -319,12 +375,12 @@ class Authorizer:
             grant = await self._current_grant(claims, resource, identity)
         else:
             grant = await self._classic_grant(claims, identity)
-        if self._settings.log_decisions:
-            grant = replace(grant, token=_logged(unverified))
+        grant = replace(grant, signed_by=signed_by, token=_logged(unverified) if self._settings.log_decisions else {})
         return _Verified(grant, keys, source, _cost(grant, token))
 
-    async def _check_signature(self, action: Action, token: Unverified) -> tuple[KeySource, TrustedKeys]:
-        """Return the keys that signed a token, and their source.
+    async def _check_signature(self, action: Action, token: Unverified) -> tuple[KeySource, TrustedKeys, str]:
+        """Return the source of the key that signed a token, its keys, and the key's
+        fingerprint.
 
         The issuer in the claims decides which keys to use.  Nothing else in them is
         trusted before the signature is verified.
@@ -334,8 +390,7 @@ class Authorizer:
             type = shown(token.header.get("typ", ""))
             raise InvalidToken(f"typ {type} is of a classic token, and classic tokens cannot {action} here")
         keys = await source.current(token.header.get("kid"))
-        keys.check(token.signed)
-        return source, keys
+        return source, keys, keys.check(token.signed)
 
     async def explain(self, token: str, *, resource: str) -> Explanation:
         """Return what a token says, and each reason for which `verify` would refuse it.

@@ -118,6 +118,8 @@ class CompiledGrant:
     """
     identity: Identity = NOBODY
     """Whom it is for, as far as commands can tell."""
+    signed_by: str = field(default="", repr=False)
+    """The fingerprint of the key that has signed its token; "" without a token."""
     token: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the log says of the token: `issuer`, `token_id`, `key`, if it has them."""
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)

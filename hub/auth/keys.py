@@ -2,6 +2,7 @@
 
     a secret, or a public key in PEM    one key, with one algorithm
     @/run/secrets/key                   the same, in a file, read once, at start
+    the key before it                   the same; only while a key is replaced
     file:///keys.json                   a key set (RFC 7517), read once, at start
     https://example.com/keys            a key set, fetched when it is first needed
 
@@ -104,6 +105,11 @@ class KeySource(Protocol):
     def is_current(self, keys: TrustedKeys) -> bool:
         """Whether `keys` are the current keys, so that no fetch is needed."""
 
+    def prints(self) -> frozenset[str] | None:
+        """Return the fingerprints of all keys that are not withdrawn, as
+        `TrustedKeys.check` returns them; None while they are unknown.
+        """
+
     async def aclose(self) -> None:
         """Stop fetching, and close the connections."""
 
@@ -123,11 +129,13 @@ class TrustedKeys:
     """The ids by which a token can select keys; None for a key that is not in a set."""
     expires: float = math.inf
     """When a source should fetch the keys again, by its clock."""
+    _prints: dict[int, str] = field(default_factory=dict, init=False, repr=False)  # by the id of a key
 
-    def check(self, token: jws.CompactSignature) -> None:
-        """Raise InvalidToken unless one of the keys signed `token`.
+    def check(self, token: jws.CompactSignature) -> str:
+        """Return the fingerprint of the key that signed `token`, with its algorithm.
 
-        The caller must have checked the header of the token.
+        Raises InvalidToken if none did.  The caller must have checked the header of the
+        token.
         """
         header = token.headers()
         algorithm, kid = header["alg"], header.get("kid")
@@ -142,8 +150,20 @@ class TrustedKeys:
         if not keys:
             named = "" if kid is None else f"with kid {shown(kid)} "
             raise InvalidToken(f"{self.name} has no key {named}for {algorithm}")
-        if not any(jws.validate_compact(token, key, registry=REGISTRY) for key in keys):
-            raise InvalidToken(f"the signature matches no {algorithm} key of {self.name}")
+        for key in keys:
+            if jws.validate_compact(token, key, registry=REGISTRY):
+                return self._print(algorithm, key)
+        raise InvalidToken(f"the signature matches no {algorithm} key of {self.name}")
+
+    def _print(self, algorithm: str, key: jwk.Key) -> str:
+        found = self._prints.get(id(key))
+        if found is None:
+            found = self._prints[id(key)] = key.thumbprint()
+        return f"{algorithm} {found}"
+
+    def prints(self) -> frozenset[str]:
+        """Return the fingerprints of all keys."""
+        return frozenset(self._print(name, key) for name, keys in self.by_algorithm.items() for key in keys)
 
     async def current(self, kid: str | None) -> TrustedKeys:
         """Return these keys."""
@@ -157,20 +177,35 @@ class TrustedKeys:
         """Do nothing: there is nothing to close."""
 
 
-def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float], dev: bool = False) -> KeySource:
+def open_keys(
+    name: str,
+    keys: Keys,
+    *,
+    ttl: float,
+    clock: Callable[[], float],
+    dev: bool = False,
+    fetched: Callable[[], None] = lambda: None,
+) -> KeySource:
     """Return the source that `keys` describes.
 
     `name` is its name in messages, and `ttl` is how many seconds a fetched key set is
-    current, by `clock`.  In development (`dev`), a secret may be weak.
+    current, by `clock`.  In development (`dev`), a secret may be weak.  `fetched` is
+    called after each fetch of a whole set.
 
     Raises ConfigurationError if there is no key, or if a key does not fit.
     """
     if keys.key is not None:
-        return load_key(name, read_key(name, keys.key), keys.algorithm, dev=dev)
+        newest = load_key(name, read_key(name, keys.key), keys.algorithm, dev=dev)
+        if keys.old_key is None:
+            return newest
+        name_of_old = f"{name}_old" if name.endswith("_key") else f"{name}, old_key"
+        old = load_key(name_of_old, read_key(name_of_old, keys.old_key), keys.algorithm, dev=dev)
+        both = {each: (*trusted, *old.by_algorithm.get(each, ())) for each, trusted in newest.by_algorithm.items()}
+        return TrustedKeys(name, both)
     assert keys.jwks_url is not None
     if keys.jwks_url.startswith("file:"):
         return _read_key_set(name, keys.jwks_url, keys.algorithms)
-    return RemoteKeys(name, keys.jwks_url, keys.algorithms, ttl=ttl, clock=clock)
+    return RemoteKeys(name, keys.jwks_url, keys.algorithms, ttl=ttl, clock=clock, fetched=fetched)
 
 
 # -- one key
@@ -394,7 +429,8 @@ class RemoteKeys:
 
     There is at most one fetch at a time, and all callers of `current` wait for it.
     Redirects are not followed.  `ttl` is how many seconds a set is current, by `clock`,
-    and `timeout` how many seconds a fetch may take.
+    and `timeout` how many seconds a fetch may take.  `fetched` is called after each
+    fetch of a whole set.
     """
 
     def __init__(
@@ -406,6 +442,7 @@ class RemoteKeys:
         ttl: float,
         clock: Callable[[], float],
         timeout: float = _FETCH_TIMEOUT_SECONDS,
+        fetched: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
         self._url = url
@@ -413,6 +450,7 @@ class RemoteKeys:
         self._ttl = ttl
         self._clock = clock
         self._timeout = timeout
+        self._fetched = fetched
         with usable_proxies():
             # No connection is kept open, because fetches are far apart.
             self._client = httpx2.AsyncClient(
@@ -425,6 +463,9 @@ class RemoteKeys:
             )
         # The newest set, even if it is out of date; None before the first one.
         self._keys: TrustedKeys | None = None
+        # The keys of that set, and those that it lacks for the first time: a set that
+        # several machines serve may lack a key for a moment.
+        self._known: frozenset[str] | None = None
         # Why the last fetch failed.
         self._failure = "closed"
         # The fetch in progress, which all callers share.
@@ -467,7 +508,10 @@ class RemoteKeys:
         try:
             async with asyncio.timeout(self._timeout):
                 text = await self._download()
+            before = self._keys
             self._keys = parse_key_set(self._name, text, self._algorithms, expires=self._clock() + self._ttl)
+            self._known = self._keys.prints() | (before.prints() if before else frozenset())
+            self._fetched()
         except Exception as error:
             # Any failure: the old set stays in use.
             self._retry_at = self._clock() + _FETCH_PAUSE_SECONDS
@@ -475,6 +519,10 @@ class RemoteKeys:
             log.warning("cannot fetch keys", keys=self._name, reason=self._failure, old=self._keys is not None)
         finally:
             self._flight = None
+
+    def prints(self) -> frozenset[str] | None:
+        """Return the fingerprints of the keys of the last two sets."""
+        return self._known
 
     async def _download(self) -> bytes:
         """Return the response; raise ValueError if it is an error or too large."""

@@ -56,8 +56,11 @@ class Announcer(Protocol):
 class Commands(Protocol):
     """The part of the hub that knows which streams must end at once."""
 
-    def ends(self, subscriber: Subscriber) -> bool:
-        """Return whether a command has met a subscriber since its request came."""
+    def ending(self, subscriber: Subscriber) -> Ending | None:
+        """Return why a subscriber must end when it gets its seat; None if it need not.
+
+        A command may have met it since its request came.
+        """
         ...
 
     def require_current(self) -> None:
@@ -219,8 +222,8 @@ class Delivery:
             subscriber.leave()
             raise
         self._heartbeats.add(seat)
-        if self._control.ends(subscriber):  # in the step that gives it the seat
-            seat.close(Ending.KICKED)
+        if (ending := self._control.ending(subscriber)) is not None:  # in the step that gives it the seat
+            seat.close(ending)
         return seat
 
     def _remove_observed(self, seat: Seat, position: int, more: int, reason: Ending) -> None:

@@ -24,6 +24,7 @@ class Ending(StrEnum):
     MAX_LIFETIME = "it has reached the maximum lifetime"
     SHUTDOWN = "the hub is shutting down"
     KICKED = "a command has ended it"
+    KEY_WITHDRAWN = "the key of its token was withdrawn"
     TOO_FAR_BEHIND = "the history has forgotten updates that it had not received"
     UPDATES_LOST = "the history has lost updates"
     FAILED = "it failed"

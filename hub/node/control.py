@@ -72,13 +72,18 @@ class Outcome(NamedTuple):
 
 
 class Control:
-    """The commands of one node.  `wall_clock` returns seconds since the epoch."""
+    """The commands of one node.
+
+    `trusts` returns whether the key of a grant still counts.  `wall_clock` returns
+    seconds since the epoch.
+    """
 
     def __init__(
         self,
         settings: Settings,
         history: History,
         audience: Audience,
+        trusts: Callable[[CompiledGrant], bool],
         *,
         wall_clock: Callable[[], float],
         random: Random,
@@ -87,6 +92,7 @@ class Control:
         self._history = history
         self._ledger = history.ledger
         self._audience = audience
+        self._trusts = trusts
         self._wall_clock = wall_clock
         self._random = random
         self._turn = asyncio.Lock()  # held while commands are carried out
@@ -108,10 +114,15 @@ class Control:
         if not self._ledger.is_current:
             raise HistoryUnavailable("the list of commands cannot be read")
 
-    def ends(self, subscriber: Subscriber) -> bool:
-        """Return whether a command has met a subscriber since its request came."""
-        heard = subscriber.heard
-        return heard is not None and self._ledger.ended_since(heard, subscriber.id, subscriber.grant.identity)
+    def ending(self, subscriber: Subscriber) -> Ending | None:
+        """Return why a subscriber must end when it gets its seat; None if it need not.
+
+        A command may have met it since its request came, or its key was withdrawn.
+        """
+        heard, grant = subscriber.heard, subscriber.grant
+        if heard is not None and self._ledger.ended_since(heard, subscriber.id, grant.identity):
+            return Ending.KICKED
+        return None if self._trusts(grant) else Ending.KEY_WITHDRAWN
 
     def require_good(self, grant: CompiledGrant, heard: int) -> int:
         """Raise an error unless a grant, which was given after the mark `heard`, still

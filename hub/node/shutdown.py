@@ -10,16 +10,16 @@ reconnects after the end of a stream, perhaps to another node, but never after a
 from __future__ import annotations
 
 import asyncio
-import math
 import signal
 import threading
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from hub.delivery.seat import Ending
 from hub.errors import Closing, TooSlow
+from hub.node.draining import drain
 from hub.timeouts import expire
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from hub.delivery.delivery import Delivery
 
 log = structlog.stdlib.get_logger("hub")
-
-DRAIN_STEP: Final = 0.02
-"""Seconds between two checks of how many streams should have ended."""
 
 
 class Shutdown:
@@ -110,16 +107,8 @@ class Shutdown:
     async def _drain(self) -> None:
         """End the present streams in random order, evenly over the drain time."""
         seats = list(self._delivery.audience)
-        self._random.shuffle(seats)
-        began, closed = self._clock(), 0
         log.info("draining", subscribers=len(seats), seconds=self._drain_time)
-        # Every DRAIN_STEP, end as many streams as should have ended by now.
-        while closed < len(seats):
-            await asyncio.sleep(DRAIN_STEP)
-            due = math.ceil(len(seats) * (self._clock() - began) / self._drain_time)
-            for seat in seats[closed:due]:
-                seat.close(Ending.SHUTDOWN)
-            closed = due
+        await drain(seats, Ending.SHUTDOWN, self._drain_time, clock=self._clock, random=self._random)
 
 
 @contextmanager

@@ -110,6 +110,10 @@ class ClientSettings(SettingsGroup):
     """The key for classic tokens that publish: a secret of at least 32 bytes, or a
     public key in PEM; or @ and the path of a file with one of them (V32).
     """
+    publisher_key_old: Secret | None = Field(default=None, repr=False)
+    """The key that `publisher_key` has replaced, of the same algorithm.  Tokens that it
+    has signed are valid until it is taken away, and the hub reads its keys again.
+    """
     publisher_jwks_url: KeySetURL | None = None
     """The URL of a key set, instead of `publisher_key`."""
     publisher_algorithm: Algorithm | None = None
@@ -120,6 +124,10 @@ class ClientSettings(SettingsGroup):
     subscriber_key: Secret | None = Field(default=None, repr=False)
     """The key for classic tokens that subscribe: a secret of at least 32 bytes, or a
     public key in PEM; or @ and the path of a file with one of them (V32).
+    """
+    subscriber_key_old: Secret | None = Field(default=None, repr=False)
+    """The key that `subscriber_key` has replaced, of the same algorithm.  Tokens that
+    it has signed are valid until it is taken away, and the hub reads its keys again.
     """
     subscriber_jwks_url: KeySetURL | None = None
     """The URL of a key set, instead of `subscriber_key`."""
@@ -148,8 +156,8 @@ class ClientSettings(SettingsGroup):
     """Seconds after which a key set is fetched again.  A withdrawn key stays valid for
     that time.
 
-    A stream that began with a withdrawn key ends with its token, or after
-    `max_lifetime`.
+    The streams that began with a key end over `drain` if the set lacks the key in two
+    fetches, or if it is taken out of the settings and the hub reads its keys again.
     """
 
 

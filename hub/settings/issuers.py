@@ -44,8 +44,13 @@ class Keys(BaseModel):
 
     A secret must have at least 32 bytes, except in development.
     """
+    old_key: Secret | None = Field(default=None, repr=False)
+    """The key that `key` has replaced.  Tokens that it has signed are valid until it is
+    taken away here.
+    """
     algorithm: Algorithm | None = None
-    """The algorithm of `key`; HS256 if not set.  It must be set if the key is in PEM.
+    """The algorithm of `key`, and of `old_key`; HS256 if not set.  It must be set if
+    the key is in PEM.
     """
 
     jwks_url: KeySetURL | None = None
@@ -60,6 +65,8 @@ class Keys(BaseModel):
     def _check(self) -> Keys:
         if (self.key is None) == (self.jwks_url is None):
             raise ValueError("set one of key and jwks_url")
+        if self.jwks_url is not None and self.old_key is not None:
+            raise ValueError("old_key belongs to key: a key set may have several keys")
         if self.jwks_url is not None and self.algorithm is not None:
             raise ValueError("algorithm belongs to key: with jwks_url, set algorithms")
         if self.key is not None and "algorithms" in self.model_fields_set:

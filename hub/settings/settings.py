@@ -61,7 +61,7 @@ SERVER_HISTORY: Final = "sqlite:///mercure.db"
 ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
 _TRUST: Final = (
     "issuers",
-    *(f"{role}_{name}" for role in ROLES for name in ("key", "jwks_url", "algorithm")),
+    *(f"{role}_{name}" for role in ROLES for name in ("key", "key_old", "jwks_url", "algorithm")),
 )
 """The settings that say which tokens are trusted."""
 
@@ -144,6 +144,8 @@ class Settings(
         # Both roles are checked, even if their keys are not needed, to report each
         # error.
         for role in ROLES:
+            if getattr(self, f"{role}_key_old") is not None and getattr(self, f"{role}_key") is None:
+                raise ValueError(f"`{role}_key_old` is the key before `{role}_key`, which must be set, too")
             try:
                 keys = self.classic_keys(role)
             except ValidationError as error:
@@ -167,11 +169,13 @@ class Settings(
 
     def classic_keys(self, role: Role) -> Keys | None:
         """Return the keys for classic tokens of a role, or None if there are none."""
-        key, url, algorithm = (getattr(self, f"{role}_{name}") for name in ("key", "jwks_url", "algorithm"))
+        key, old, url, algorithm = (
+            getattr(self, f"{role}_{name}") for name in ("key", "key_old", "jwks_url", "algorithm")
+        )
         if key is None and url is None:
             return None
         chosen = {"algorithms": (algorithm,)} if algorithm and url else {}
-        return Keys(key=key, algorithm=algorithm if key else None, jwks_url=url, **chosen)
+        return Keys(key=key, old_key=old, algorithm=algorithm if key else None, jwks_url=url, **chosen)
 
     @property
     def has_well_known_keys(self) -> bool:

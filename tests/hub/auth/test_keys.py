@@ -26,7 +26,7 @@ from hub.auth.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys
 from hub.development import DEVELOPMENT_KEY
 from hub.errors import InvalidToken, KeysUnavailable
 from hub.settings.issuers import PUBLIC_KEY_ALGORITHMS, Keys
-from tests.hub.signing import ISSUER, RESOURCE, Clock, authorizer, current, detail, sign
+from tests.hub.signing import ISSUER, RESOURCE, Clock, authorizer, current, detail, settings, sign
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -196,6 +196,54 @@ async def test_n66_r7_a_key_set_is_fetched_again_after_its_time_and_not_before(s
     assert not await verify(hub, old)
     assert await verify(hub, signed(OTHER_EC, kid="new"))
     assert len(server.requests) == 2
+    await hub.aclose()
+
+
+async def test_a_key_is_withdrawn_when_two_fetches_in_a_row_lack_it(server: KeyServer, clock: Clock) -> None:
+    server.serve(public(EC, kid="one"))
+    hub = hub_of(server, clock, jwks_ttl=30)
+    grant = await hub.verify("subscribe", signed(EC, kid="one"), resource=RESOURCE)
+
+    async def fetched(*entries: Any) -> tuple[bool, bool]:
+        """Fetch a set; return whether the key counts, and whether one was withdrawn."""
+        server.serve(*entries)
+        clock.now += 30
+        await hub.refresh()
+        is_withdrawn = hub.withdrawn.is_set()
+        hub.withdrawn.clear()
+        return hub.trusts(grant), is_withdrawn
+
+    one, two = public(EC, kid="one"), public(OTHER_EC, kid="two")
+    assert await fetched(one, two) == (True, False)
+    assert await fetched(two) == (True, False)
+    assert await fetched(one, two) == (True, False)  # one machine of several was late
+    assert await fetched(two) == (True, False)
+    assert await fetched(two) == (False, True)
+    assert await fetched(one, two) == (True, False)  # it is back
+    # A set that cannot be read is no fetch.
+    assert await fetched(two) == (True, False)
+    clock.now += 30
+    for text, status in ((b"[]", "200 OK"), (b"{}", "500 Internal Server Error")):
+        server.serve_text(text, status)
+        clock.now += 30
+        await hub.refresh()
+    assert hub.trusts(grant)
+    await hub.aclose()
+
+
+async def test_another_key_set_withdraws_no_key_before_it_is_fetched(server: KeyServer, clock: Clock) -> None:
+    server.serve(public(EC, kid="one"), public(OTHER_EC, kid="two"))
+    hub = hub_of(server, clock)
+    one, two = [
+        await hub.verify("subscribe", signed(key, kid=kid), resource=RESOURCE)
+        for key, kid in ((EC, "one"), (OTHER_EC, "two"))
+    ]
+    moved = [{"id": ISSUER, "keys": {"jwks_url": server.url + "/moved"}}]
+    await hub.take_keys(settings(issuers=moved))
+    assert [hub.trusts(grant) for grant in (one, two)] == [True, True]
+    server.serve(public(EC, kid="one"))
+    await hub.refresh()
+    assert [hub.trusts(grant) for grant in (one, two)] == [True, False]
     await hub.aclose()
 
 

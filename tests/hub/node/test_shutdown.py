@@ -12,7 +12,7 @@ import pytest
 from hub import Settings, create_app
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.node import shutdown
+from hub.node import draining
 from hub.server.http1 import HttpProtocol
 from tests.asgi import application, ask
 from tests.hub.serving import served
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
 
 async def test_r36_t67_streams_end_evenly_over_the_drain_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutdown, "DRAIN_STEP", 0)
+    monkeypatch.setattr(draining, "DRAIN_STEP", 0)
     async with world(plain(drain=10)) as here:
         connections = [await here.connect("a") for _ in range(100)]
         await here.caught_up()
