@@ -131,6 +131,7 @@ def _no_files() -> Iterator[None]:
     before = set(Path().glob("*.db*"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HUB_HISTORY_URL", "memory://")
+        patch.setenv("HUB_OPERATOR_SOCKET", "")
         yield
     assert set(Path().glob("*.db*")) <= before
 
@@ -179,7 +180,7 @@ class HubProcess:
             stderr=self._stderr,
             text=True,
             env={key: value for key, value in os.environ.items() if not key.startswith("HUB_")}
-            | {"HUB_HISTORY_URL": "memory://"}
+            | {"HUB_HISTORY_URL": "memory://", "HUB_OPERATOR_SOCKET": ""}
             | environment,
         )
         self.welcome = self._read_welcome()

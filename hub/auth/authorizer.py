@@ -37,11 +37,11 @@ from cachetools import LRUCache
 
 from hub.auth.claims import MALFORMED, ClaimsParser, check_audience, check_values, mercure_claim, read, shown_json
 from hub.auth.grant import ANONYMOUS, CompiledGrant
-from hub.auth.keys import RemoteKeys, open_keys
+from hub.auth.keys import RemoteKeys, open_keys, read_key, weakness
 from hub.auth.presented import find_token, require_same_site
 from hub.control.commands import APPLICATION, CLASSIC, Identity
 from hub.control.ledger import Ledger
-from hub.errors import InvalidToken, KeysUnavailable, TokenRequired
+from hub.errors import ConfigurationError, InvalidToken, KeysUnavailable, TokenRequired
 from hub.protocol.requests import header_values
 from hub.protocol.topics import WILDCARD, TopicMatcher
 from skipfilter.text import shown
@@ -527,6 +527,27 @@ def check_keys(settings: Settings) -> None:
     Fetches nothing.
     """
     _opened(settings, partial(open_keys, ttl=settings.jwks_ttl, clock=time.monotonic, dev=settings.dev))
+    operator_key(settings)
+
+
+def operator_key(settings: Settings) -> bytes:
+    """Return the key of the operator; empty if there is none.
+
+    Raises ConfigurationError if it is weak, or if it is another key of the hub, whose
+    owner could then give commands.
+    """
+    if settings.operator_key is None:
+        return b""
+    key = read_key("operator_key", settings.operator_key)
+    if (reason := weakness(key)) and not settings.dev:
+        raise ConfigurationError(f"operator_key: {reason}")
+    every = [settings.classic_keys(role) for role in _ROLES.values()]
+    every += [keys for one in settings.issuers for keys in (one.keys, one.publisher, one.subscriber)]
+    for keys in every:
+        for value in (keys.key, keys.old_key) if keys is not None else ():
+            if value is not None and read_key("a key for tokens", value).strip() == key.strip():
+                raise ConfigurationError("operator_key: this is also a key for tokens; it must be a key of its own")
+    return key.encode("utf-8", "surrogatepass")
 
 
 class Explanation(NamedTuple):

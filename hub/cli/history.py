@@ -26,7 +26,7 @@ from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
 from hub.logs import log_to_stdlib
 from hub.settings.quantities import DURATIONS, parse_duration, parse_size
-from hub.settings.settings import SERVER_HISTORY
+from hub.settings.settings import SERVER_DEFAULTS
 from skipfilter.text import example
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _of_settings(context: typer.Context, url: str) -> str:
     group = context.parent
     assert group is not None
     with settings_sources(group.params["config"], group.params["env_file"]) as sources:
-        return str(sources.values.get("history_url", SERVER_HISTORY))
+        return str(sources.values.get("history_url", SERVER_DEFAULTS["history_url"]))
 
 
 Url = Annotated[

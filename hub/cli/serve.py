@@ -19,6 +19,7 @@ from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.errors import ConfigurationError
 from hub.http.embedding import server_app
 from hub.http.endpoints import DEBUGGER
+from hub.http.operator import OperatorListeners
 from hub.logs import log_to_stderr
 from hub.process.hang_up import CurrentKeys, HangUp
 from hub.process.listeners import listen, resolve
@@ -138,12 +139,14 @@ class _Opened(NamedTuple):
     """The application, unless several workers make their own."""
     listeners: list[socket.socket]
     """One for each worker."""
+    commands: OperatorListeners
     metrics: _Metrics | None
 
     def close(self) -> None:
         """Close it, after the server has ended."""
         for listener in self.listeners:
             listener.close()
+        self.commands.close()
         if self.metrics is not None:
             self.metrics.close()
 
@@ -162,10 +165,12 @@ def _open(settings: Settings, address: Address, workers: int) -> _Opened:
         metrics = _open_metrics(settings, workers)
         if metrics is not None:
             on_failure.callback(metrics.close)
-        app = server_app(settings, metrics and metrics.board.slots[0])
+        commands = OperatorListeners.open(settings)
+        on_failure.callback(commands.close)
+        app = server_app(settings, metrics and metrics.board.slots[0], commands)
         check_files(settings)
         on_failure.pop_all()
-    return _Opened(app, listeners, metrics)
+    return _Opened(app, listeners, commands, metrics)
 
 
 def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, workers: int, detach: bool) -> int:
@@ -190,7 +195,8 @@ def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, wo
         keys = CurrentKeys(opened.app.hub.settings, again)
 
         def work(number: int) -> None:
-            serve_one(server_app(keys.settings, metrics and metrics.board.slots[number]), number)
+            commands = opened.commands._replace(close=lambda: None)  # the first process does it
+            serve_one(server_app(keys.settings, metrics and metrics.board.slots[number], commands), number)
 
         return supervise(
             workers,
@@ -269,6 +275,8 @@ def _welcome(opened: _Opened, url: str) -> str:
     ]
     if opened.metrics is not None:
         lines.append(f"Metrics   {opened.metrics.server.url}")
+    if opened.commands.url:
+        lines.append(f"Commands  {opened.commands.url}")
     if settings.event_log:
         lines.append(f"Events    in {Path(settings.event_log).absolute()}")
     if settings.debugger:

@@ -7,6 +7,7 @@ how it comes to a process, and what it does there.
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Action: TypeAlias = Literal["kick", "revoke", "lift", "call"]
-By: TypeAlias = Literal["subject", "subscriber", "token", "key"]
+By: TypeAlias = Literal["subject", "subscriber", "token_id", "key_id"]
 
 MAX_TEXT: Final = 1_024
 """Characters of each text in a command, at most."""
@@ -32,7 +33,8 @@ ANONYMOUS: Final = "anonymous"
 RESERVED: Final = frozenset([CLASSIC, APPLICATION, ANONYMOUS])
 """The names that no issuer may have."""
 
-_REVOCABLE: Final[frozenset[By]] = frozenset(["subject", "token"])
+_TOKEN: Final = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]*")
+_REVOCABLE: Final[frozenset[By]] = frozenset(["subject", "token_id"])
 
 
 class Identity(NamedTuple):
@@ -42,9 +44,9 @@ class Identity(NamedTuple):
     """The issuer of a current token, or one of RESERVED."""
     subject: str | None = None
     """The `sub` of the token, or the subject that the application gave."""
-    token: str | None = None
+    token_id: str | None = None
     """The `jti` of the token."""
-    key: str | None = None
+    key_id: str | None = None
     """The `kid` in the header of the token."""
     issued: float | None = None
     """The `iat` of the token, in seconds since the epoch."""
@@ -100,12 +102,14 @@ class Command:
         for name, text in ((by, value), ("issuer", issuer)):
             if text is not None and not 0 < len(text) <= MAX_TEXT:
                 raise InvalidRequest(f"{name} {shown(text)} has {len(text)} characters; it must have 1 to {MAX_TEXT}")
+        if by == "token_id" and _TOKEN.fullmatch(value):
+            raise InvalidRequest("this is a token, which is a secret: give its id, which is its `jti`")
         try:
             self.to_json().encode("utf-8")
         except UnicodeEncodeError:
             raise InvalidRequest(f"{by} {shown(value)} has a lone surrogate, which no token has") from None
         if self.action in ("revoke", "lift") and by not in _REVOCABLE:
-            raise InvalidRequest(f"a {by} cannot be revoked, only a subject's tokens, or one token")
+            raise InvalidRequest(f"a {by} cannot be revoked, only a subject's tokens, or a token_id")
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Command:
@@ -131,7 +135,7 @@ class Command:
 
     def revokes(self, identity: Identity) -> bool:
         """Return whether it refuses a token that its target is met by."""
-        return self.target.by == "token" or identity.issued is None or identity.issued <= self.before
+        return self.target.by == "token_id" or identity.issued is None or identity.issued <= self.before
 
 
 class Numbered(NamedTuple):

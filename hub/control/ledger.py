@@ -113,7 +113,7 @@ class Ledger:
         """Return the revocation that refuses a token, or None."""
         if not self._revoked:
             return None
-        for by, value in (("subject", identity.subject), ("token", identity.token)):
+        for by, value in (("subject", identity.subject), ("token_id", identity.token_id)):
             if value is None:
                 continue
             for issuer in (None, identity.issuer):

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from hub.auth.authorizer import operator_key
 from hub.auth.signing import token_command
 from hub.errors import Closing, ConfigurationError, NotRunning
 from hub.history import open_history
 from hub.http.application import Application
+from hub.http.operator import Operator, OperatorListeners
 from hub.hub import Hub
 from hub.logs import configure_log, log_beside_uvicorn
 from hub.metrics.board import Board
@@ -59,10 +61,18 @@ class HubApplication(Application):
     token.
     """
 
-    def __init__(self, hub: Hub, authorize: Authorize | None = None, slot: Slot | None = None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        authorize: Authorize | None = None,
+        slot: Slot | None = None,
+        listeners: OperatorListeners | None = None,
+    ) -> None:
         super().__init__(hub, authorize)
         self.metrics_url = ""
         """Where the metrics of this process are served; "" if they are not."""
+        self._listeners = listeners  # for commands; None if the application opens them itself
+        self._operator = Operator(hub, operator_key(hub.settings))
         self._slot = slot
         if slot is not None:
             self._record(slot)
@@ -148,16 +158,16 @@ class HubApplication(Application):
         *,
         subject: str | None = None,
         subscriber: str | None = None,
-        token: str | None = None,
-        key: str | None = None,
+        token_id: str | None = None,
+        key_id: str | None = None,
         issuer: str | None = None,
     ) -> Outcome:
         """End streams now, on all processes of the hub, and return how many there were.
 
         Give one of: `subject`, the `sub` of tokens or the subject that `authorize`
-        gives; `subscriber`, the id of a subscription; `token`, the `jti`; or `key`, the
-        `kid`.  `issuer` narrows it to the tokens of one issuer, to "classic" tokens, or
-        to the grants of the "application"; without it, all count.
+        gives; `subscriber`, the id of a subscription; `token_id`, the `jti`; or
+        `key_id`, the `kid`.  `issuer` narrows it to the tokens of one issuer, to
+        "classic" tokens, or to the grants of the "application"; without it, all count.
 
         Call it after the session has ended: a browser reconnects at once, and is
         authorized anew.  After it has returned, no such stream receives anything that
@@ -169,7 +179,7 @@ class HubApplication(Application):
         """
         self._require_running()
         return await self.hub.control.give(
-            "kick", subject=subject, subscriber=subscriber, token=token, key=key, issuer=issuer
+            "kick", subject=subject, subscriber=subscriber, token_id=token_id, key_id=key_id, issuer=issuer
         )
 
     def disconnect_sync(
@@ -177,8 +187,8 @@ class HubApplication(Application):
         *,
         subject: str | None = None,
         subscriber: str | None = None,
-        token: str | None = None,
-        key: str | None = None,
+        token_id: str | None = None,
+        key_id: str | None = None,
         issuer: str | None = None,
     ) -> Outcome:
         """End streams now, from another thread of this process.
@@ -187,15 +197,15 @@ class HubApplication(Application):
         """
         return self._run_from_thread(
             "disconnect",
-            self.disconnect(subject=subject, subscriber=subscriber, token=token, key=key, issuer=issuer),
+            self.disconnect(subject=subject, subscriber=subscriber, token_id=token_id, key_id=key_id, issuer=issuer),
         )
 
     async def revoke(
-        self, *, subject: str | None = None, token: str | None = None, issuer: str | None = None
+        self, *, subject: str | None = None, token_id: str | None = None, issuer: str | None = None
     ) -> Outcome:
         """Refuse tokens from now on, and end their streams, as `disconnect` does.
 
-        Give `subject`, for its tokens that were issued before now, or `token`, the
+        Give `subject`, for its tokens that were issued before now, or `token_id`, the
         `jti` of one.  A token of the subject counts as issued before now if it has no
         `iat`, or if its `iat` is not later than `leeway` seconds from now.  So a user
         who logs in again needs a token with a later `iat`.
@@ -209,24 +219,26 @@ class HubApplication(Application):
         `max_revocations`.
         """
         self._require_running()
-        return await self.hub.control.give("revoke", subject=subject, token=token, issuer=issuer)
+        return await self.hub.control.give("revoke", subject=subject, token_id=token_id, issuer=issuer)
 
     def revoke_sync(
-        self, *, subject: str | None = None, token: str | None = None, issuer: str | None = None
+        self, *, subject: str | None = None, token_id: str | None = None, issuer: str | None = None
     ) -> Outcome:
         """Refuse tokens from now on, from another thread of this process.
 
         Raises the errors of `revoke`, and RuntimeError as `publish_sync` does.
         """
-        return self._run_from_thread("revoke", self.revoke(subject=subject, token=token, issuer=issuer))
+        return self._run_from_thread("revoke", self.revoke(subject=subject, token_id=token_id, issuer=issuer))
 
-    async def lift(self, *, subject: str | None = None, token: str | None = None, issuer: str | None = None) -> Outcome:
+    async def lift(
+        self, *, subject: str | None = None, token_id: str | None = None, issuer: str | None = None
+    ) -> Outcome:
         """Accept again what `revoke` with the same arguments has refused.
 
         Does nothing if there is no such revocation.  Raises the errors of `disconnect`.
         """
         self._require_running()
-        return await self.hub.control.give("lift", subject=subject, token=token, issuer=issuer)
+        return await self.hub.control.give("lift", subject=subject, token_id=token_id, issuer=issuer)
 
     def _require_running(self) -> None:
         if not self.hub.is_running:
@@ -280,7 +292,9 @@ class HubApplication(Application):
         with sources.named():
             new = sources.settings()
             settings.require_same_roles(new)
+            key = await asyncio.to_thread(operator_key, new)
             await self.hub.authorizer.take_keys(new)
+            self._operator.key = key
         self.hub.settings = settings.with_keys_of(new)
         log.info("the keys were read again")
         if new.max_connections > settings.max_connections:  # the limit of open files has reduced it
@@ -297,9 +311,20 @@ class HubApplication(Application):
                     self._loop = asyncio.get_running_loop()
                     if self._read_again is not None:
                         self._begin_reading()
-                    yield
+                    with self._open_listeners() as listeners:
+                        async with self._operator.serving(listeners):
+                            yield
         finally:
             self._loop = None
+
+    @contextmanager
+    def _open_listeners(self) -> Iterator[OperatorListeners]:
+        """Yield the listeners for commands, and close them at the end.
+
+        Not later: a server may end the process as soon as the hub has ended.
+        """
+        with closing(self._listeners or OperatorListeners.open(self.hub.settings)) as listeners:
+            yield listeners
 
     def _record(self, slot: Slot) -> None:
         self.hub.observe(Recorder(slot, lambda: gauges(self.hub, self._connections)))
@@ -360,17 +385,20 @@ def create_app(
     return HubApplication(Hub(settings, history), authorize)
 
 
-def server_app(settings: Settings, slot: Slot | None = None) -> HubApplication:
+def server_app(
+    settings: Settings, slot: Slot | None = None, listeners: OperatorListeners | None = None
+) -> HubApplication:
     """Return the application of a hub that a server serves alone.
 
-    `slot` takes its metrics; if it is None, the application serves them itself, if the
-    settings have a port for them.
+    `slot` takes its metrics, and commands come on `listeners`.  If one of them is None,
+    the application serves that itself, if the settings want it.
 
     Raises `ConfigurationError` as `create_app` does, and if nobody could publish.
     """
     settings.require_publishers()
     settings.require_subscribers()
-    return HubApplication(Hub(settings, open_history(settings.history_url, settings.retention)), slot=slot)
+    hub = Hub(settings, open_history(settings.history_url, settings.retention))
+    return HubApplication(hub, slot=slot, listeners=listeners)
 
 
 def _warn_of_development(settings: Settings) -> None:

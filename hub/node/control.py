@@ -147,20 +147,20 @@ class Control:
         *,
         subject: str | None = None,
         subscriber: str | None = None,
-        token: str | None = None,
-        key: str | None = None,
+        token_id: str | None = None,
+        key_id: str | None = None,
         issuer: str | None = None,
     ) -> Outcome:
         """Give a command to all processes, and return what it has done.
 
-        Exactly one of `subject`, `subscriber`, `token` and `key` must be given.
+        Exactly one of `subject`, `subscriber`, `token_id` and `key_id` must be given.
         Returns when the command is carried out on all processes that are alive, or
         after ANSWER_SECONDS.
 
         Raises `InvalidRequest`, `ListFull`, and `HistoryUnavailable` if the history is
         away, and too many commands wait for it.
         """
-        target = _target(subject=subject, subscriber=subscriber, token=token, key=key, issuer=issuer)
+        target = _target(subject=subject, subscriber=subscriber, token_id=token_id, key_id=key_id, issuer=issuer)
         settings = self._settings
         before = self._wall_clock() + settings.leeway
         until = before + settings.leeway + settings.max_token_life if settings.max_token_life else None

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_origin
 
 from hub.settings.quantities import Unit, size
-from hub.settings.settings import GROUPS, SECRETS, SERVER_HISTORY, Settings
+from hub.settings.settings import GROUPS, SECRETS, SERVER_DEFAULTS, Settings
 from hub.settings.texts import with_names
 from hub.settings.variable_names import variable as variable_of
 
@@ -47,7 +47,7 @@ class Description(NamedTuple):
     @property
     def server_default(self) -> Any:
         """The default of `skipfilter serve`."""
-        return SERVER_HISTORY if self.name == "history_url" else self.default
+        return SERVER_DEFAULTS.get(self.name, self.default)
 
     def plain(self, shown: Callable[[str], str] = variable_of) -> str:
         """Return the meaning without numbers of rules.

@@ -7,10 +7,11 @@ hub/README.md, which `python -m tests.hub.settings_table` writes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence  # noqa: TC003 - pydantic reads it
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import NoDecode
 
 from hub.settings.issuers import Algorithm, Issuer, KeySetURL, Secret  # noqa: TC001 - pydantic reads them
@@ -351,6 +352,26 @@ class EventLogSettings(SettingsGroup):
     """About how many bytes a file of the event log has before it is closed."""
     event_log_keep: Days = Field(default=30.0, ge=0, le=36_600)
     """Days for which closed files of the event log are kept; 0 for no limit."""
+
+
+class OperatorSettings(SettingsGroup):
+    """Operator."""
+
+    operator_socket: Annotated[str, AfterValidator(os.path.expanduser)] = ""
+    """The path of a Unix socket, over which the user who runs the hub gives commands
+    such as `skipfilter kick`; empty for none.  If it is not set, `skipfilter serve`
+    uses mercure.sock.
+    """
+    operator_key: Secret | None = Field(default=None, repr=False)
+    """The key for commands over HTTP: a secret of at least 32 bytes, or @ and the path
+    of a file with it.  It must be no other key of the hub.
+    """
+    operator_port: Annotated[int | None, Unit("port")] = Field(default=None, ge=0, le=65_535)
+    """The port for commands over HTTP, with `operator_key`; 0 for any free port.  If it
+    is not set, there are none.  It must not be reachable from outside.
+    """
+    operator_host: str = "127.0.0.1"
+    """The address for commands over HTTP."""
 
 
 class LogSettings(SettingsGroup):

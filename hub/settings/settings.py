@@ -29,6 +29,7 @@ from hub.settings.groups import (
     EventLogSettings,
     HistorySettings,
     LogSettings,
+    OperatorSettings,
     PageSettings,
     RequestSettings,
     SettingsGroup,
@@ -55,8 +56,8 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
 _DEVELOPMENT_KEYS: Final = Keys.model_validate({"key": DEVELOPMENT_KEY})
 _DEVELOPMENT_ISSUERS: Final = (Issuer.model_validate({"id": DEVELOPMENT_ISSUER, "keys": _DEVELOPMENT_KEYS}),)
 
-SERVER_HISTORY: Final = "sqlite:///mercure.db"
-"""The history of a server for which none is set."""
+SERVER_DEFAULTS: Final = {"history_url": "sqlite:///mercure.db", "operator_socket": "mercure.sock"}
+"""What a server uses if it is not set, where `Settings` has other defaults."""
 
 ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
 _TRUST: Final = (
@@ -77,6 +78,7 @@ class Settings(
     ShareSettings,
     RequestSettings,
     LogSettings,
+    OperatorSettings,
     EventLogSettings,
     HistorySettings,
     ConnectionSettings,
@@ -159,6 +161,8 @@ class Settings(
             raise ValueError(
                 f"no issuer may have the id {min(named)!r}, which stands for others where streams are ended"
             )
+        if (self.operator_key is None) != (self.operator_port is None):
+            raise ValueError("`operator_key` and `operator_port` belong together: set both, or neither")
         if self.write_interval and self.history_updates < 10_000:
             raise ValueError("`write_interval` needs `history_updates` of at least 10000")
         if self.issuers and not (self.public_urls or self.resource or self.dev):
@@ -223,14 +227,16 @@ class Settings(
 
     def with_keys_of(self, other: Settings) -> Settings:
         """Return these settings with the issuers and keys of `other`."""
-        return self.model_copy(update={name: getattr(other, name) for name in _TRUST})
+        return self.model_copy(update={name: getattr(other, name) for name in (*_TRUST, "operator_key")})
 
     def require_same_roles(self, other: Settings) -> None:
         """Raise ConfigurationError if `other` has keys for other purposes than these
         settings: a hub cannot change that while it runs.
         """
-        if any(self.has_keys(role) != other.has_keys(role) for role in ROLES) or (
-            bool(self.issuers) != bool(other.issuers)
+        if (
+            any(self.has_keys(role) != other.has_keys(role) for role in ROLES)
+            or bool(self.issuers) != bool(other.issuers)
+            or (self.operator_key is None) != (other.operator_key is None)
         ):
             raise ConfigurationError("there are keys for other purposes than before: restart the hub")
 
@@ -239,7 +245,7 @@ class Settings(
         return [
             name
             for name in type(self).model_fields
-            if name not in _TRUST and getattr(self, name) != getattr(other, name)
+            if name not in (*_TRUST, "operator_key") and getattr(self, name) != getattr(other, name)
         ]
 
     @property

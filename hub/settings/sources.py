@@ -28,7 +28,7 @@ from pydantic_settings import (
 
 from hub.errors import ConfigurationError
 from hub.settings.secret_files import read_secret
-from hub.settings.settings import SECRETS, SERVER_HISTORY, Settings
+from hub.settings.settings import SECRETS, SERVER_DEFAULTS, Settings
 from hub.settings.texts import with_names
 from hub.settings.variable_names import (
     PREFIX,
@@ -88,7 +88,7 @@ class Sources:
     def settings(self) -> Settings:
         """Return the settings; raise ConfigurationError if one is missing or wrong."""
         with self.named():
-            return Settings(**{"history_url": SERVER_HISTORY} | self.values)
+            return Settings(**{**SERVER_DEFAULTS, **self.values})
 
     def report(self) -> None:
         """Log warnings about the variables.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hub import Settings
 from hub.development import DEVELOPMENT_KEY
-from hub.settings.settings import SERVER_HISTORY
+from hub.settings.settings import SERVER_DEFAULTS
 from tests.hub.commands import run
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def test_the_example_has_every_setting_and_its_values_are_the_defaults(tmp_path:
         row["name"]: row for row in json.loads(run("settings", "--json", "--config", tmp_path / "hub.toml").stdout)
     }
     for name, field in Settings.model_fields.items():
-        if f'{name} = "..."' not in lines and name not in ("dev", "issuers", "history_url"):
+        if f'{name} = "..."' not in lines and name not in ("dev", "issuers", *SERVER_DEFAULTS):
             assert settings[name]["value"] == (
                 list(field.default) if isinstance(field.default, tuple) else field.default
             )
-    assert settings["history_url"]["value"] == SERVER_HISTORY
+    assert {name: settings[name]["value"] for name in SERVER_DEFAULTS} == SERVER_DEFAULTS
     assert all(len(line) <= 88 for line in ended.stdout.splitlines())

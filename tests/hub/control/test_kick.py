@@ -154,8 +154,8 @@ async def test_each_way_to_name_a_stream() -> None:
         ids = {seat.subscriber.grant.identity.subject: seat.subscriber.id for seat in app.hub.delivery.audience}
         assert (await app.disconnect(subscriber=ids["alice"])).ended == {"classic": 1}
         assert await rest(streams["alice"]) == []
-        assert (await app.disconnect(token="unknown")).ended == {}
-        assert (await app.disconnect(key="unknown")).ended == {}
+        assert (await app.disconnect(token_id="unknown")).ended == {}
+        assert (await app.disconnect(key_id="unknown")).ended == {}
         assert (await app.disconnect(subject="bob", issuer="https://other")).ended == {}
         assert (await app.disconnect(subject="bob", issuer="classic")).ended == {"classic": 1}
         assert await rest(streams["bob"]) == []
@@ -163,8 +163,8 @@ async def test_each_way_to_name_a_stream() -> None:
 
 async def test_what_is_ended_is_named_in_one_way_and_with_text() -> None:
     async with application() as app:
-        for wrong in ({}, {"subject": "a", "token": "b"}, {"issuer": "a"}):
-            with pytest.raises(InvalidRequest, match="give exactly one of subject, subscriber, token, key"):
+        for wrong in ({}, {"subject": "a", "token_id": "b"}, {"issuer": "a"}):
+            with pytest.raises(InvalidRequest, match="give exactly one of subject, subscriber, token_id, key_id"):
                 await app.disconnect(**wrong)
         with pytest.raises(TypeError, match="subject 42 is no text"):
             await app.disconnect(subject=42)  # type: ignore[arg-type]
@@ -392,13 +392,13 @@ async def test_each_command_has_a_line_in_the_log() -> None:
     with structlog.testing.capture_logs() as lines:
         async with application() as app:
             await app.disconnect(subject="alice")
-            await app.revoke(token="t1", issuer="classic")
+            await app.revoke(token_id="t1", issuer="classic")
     told = [line for line in lines if str(line["event"]).startswith("command: ")]
     for line in told:
         del line["log_level"]
     assert told == [
         {"event": "command: kick", "by": "subject", "subject": "alice", "issuer": None, "ended": 0, "silent": 0},
-        {"event": "command: revoke", "by": "token", "token": "t1", "issuer": "classic", "ended": 0, "silent": 0},
+        {"event": "command: revoke", "by": "token_id", "token_id": "t1", "issuer": "classic", "ended": 0, "silent": 0},
     ]
 
 

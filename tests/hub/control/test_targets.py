@@ -28,10 +28,10 @@ SESSION = Identity("application", "alice")
         (Target("subject", "alice", "application"), [SESSION]),
         (Target("subject", "https://issuer alice"), []),
         (Target("subject", "Alice"), []),
-        (Target("token", "token-1"), [ALICE]),
-        (Target("token", "token-1", "classic"), []),
-        (Target("key", "key-1"), [ALICE]),
-        (Target("key", "key-1", "https://issuer"), [ALICE]),
+        (Target("token_id", "token-1"), [ALICE]),
+        (Target("token_id", "token-1", "classic"), []),
+        (Target("key_id", "key-1"), [ALICE]),
+        (Target("key_id", "key-1", "https://issuer"), [ALICE]),
         (Target("subscriber", "urn:1"), [ALICE, CLASSIC, SESSION, NOBODY]),
         (Target("subscriber", "urn:1", "anonymous"), [NOBODY]),
         (Target("subscriber", "urn:2"), []),
@@ -54,16 +54,16 @@ def test_a_revocation_meets_the_tokens_that_were_issued_before(issued: float | N
 
 
 def test_a_revoked_token_is_refused_whenever_it_was_issued() -> None:
-    revocation = Command("revoke", Target("token", "token-1"), before=10.0)
+    revocation = Command("revoke", Target("token_id", "token-1"), before=10.0)
     ledger = Ledger(is_current=True)
     ledger.note(revocation)
     assert ledger.revoking(ALICE) == revocation
     assert ledger.revoking(ALICE._replace(issuer="another")) == revocation
-    assert ledger.revoking(ALICE._replace(token="token-2")) is None
-    narrow = Command("revoke", Target("token", "token-2", "https://issuer"), before=10.0)
+    assert ledger.revoking(ALICE._replace(token_id="token-2")) is None
+    narrow = Command("revoke", Target("token_id", "token-2", "https://issuer"), before=10.0)
     ledger.note(narrow)
-    assert ledger.revoking(ALICE._replace(token="token-2")) == narrow
-    assert ledger.revoking(ALICE._replace(token="token-2", issuer="another")) is None
+    assert ledger.revoking(ALICE._replace(token_id="token-2")) == narrow
+    assert ledger.revoking(ALICE._replace(token_id="token-2", issuer="another")) is None
 
 
 def test_a_session_of_the_application_ends_with_a_revocation_and_is_not_revoked() -> None:
@@ -102,10 +102,11 @@ def test_a_later_revocation_replaces_an_earlier_one() -> None:
         ("kick", Target("subject", "x" * (MAX_TEXT + 1)), "has 1025 characters; it must have 1 to 1024"),
         ("kick", Target("subject", "x", ""), "issuer '' has 0 characters"),
         ("kick", Target("subject", "\ud800"), "lone surrogate"),
+        ("kick", Target("token_id", "eyJhbGciOiJIUzI1NiJ9.eyJhIjoxfQ.c2ln"), "this is a token, which is a secret"),
         ("revoke", Target("subscriber", "urn:1"), "a subscriber cannot be revoked"),
-        ("revoke", Target("key", "k"), "a key cannot be revoked"),
-        ("lift", Target("key", "k"), "a key cannot be revoked"),
-        ("freeze", Target("key", "k"), "'freeze' by 'key' is no command"),
+        ("revoke", Target("key_id", "k"), "a key_id cannot be revoked"),
+        ("lift", Target("key_id", "k"), "a key_id cannot be revoked"),
+        ("freeze", Target("key_id", "k"), "'freeze' by 'key_id' is no command"),
         ("kick", Target("address", "k"), "'kick' by 'address' is no command"),  # type: ignore[arg-type]
     ],
 )
@@ -133,6 +134,6 @@ def test_the_text_of_a_command_is_read_as_it_was_written(
     )
 )
 def test_any_other_text_is_no_command(value: Any) -> None:
-    news = News.read(7, [(5, ""), (6, json.dumps(value)), (7, Command("kick", Target("key", "k")).to_json())])
+    news = News.read(7, [(5, ""), (6, json.dumps(value)), (7, Command("kick", Target("key_id", "k")).to_json())])
     assert [number for number, _ in news.commands] == [7]
     assert not news.is_whole

@@ -40,7 +40,7 @@ from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
-from hub.settings.settings import SERVER_HISTORY
+from hub.settings.settings import SERVER_DEFAULTS
 from skipfilter.text import INSTALL
 from tests.hub.commands import environment, invoke
 from tests.hub.commands import run as run_command
@@ -144,11 +144,11 @@ def test_a_missing_file_is_refused_and_not_created(tmp_path: Path) -> None:
 
 def test_without_a_url_the_default_history_of_a_hub_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fill(SERVER_HISTORY, made(3))
+    fill(SERVER_DEFAULTS["history_url"], made(3))
     assert "Updates   3\n" in run("stats").stdout
     monkeypatch.delenv("HUB_HISTORY_URL", raising=False)
     hub = settings_from_environment(anonymous=True)
-    assert hub.history_url == SERVER_HISTORY
+    assert hub.history_url == SERVER_DEFAULTS["history_url"]
 
 
 def test_a_file_that_is_not_a_history_is_reported(tmp_path: Path) -> None:

@@ -137,12 +137,15 @@ def test_every_secret_can_be_in_a_file(name: str, tmp_path: Path, monkeypatch: p
     for role in ("publisher", "subscriber"):  # an old key needs a new one
         if name == f"{role}_key_old":
             monkeypatch.setenv(f"HUB_{role.upper()}_KEY", SECRET[::-1])
+    if name == "operator_key":
+        monkeypatch.setenv("HUB_OPERATOR_PORT", "0")
     text = {"history_url": "memory://", "issuers": json.dumps([{"id": "a", "keys": {"key": SECRET}}])}.get(name, SECRET)
     monkeypatch.setenv(f"HUB_{name.upper()}_FILE", str(tmp_path / "secret"))
     for end in ("", "\n", "\r\n"):
         (tmp_path / "secret").write_bytes((text + end).encode())
         found = getattr(settings_from_environment(), name)
         keys = {"publisher_key": SECRET, "subscriber_key": SECRET} if name.endswith("_old") else {}
+        keys |= {"operator_port": "0"} if name == "operator_key" else {}
         assert found == getattr(Settings(**{"dev": True, **keys, name: text}), name)  # type: ignore[arg-type]
 
 
