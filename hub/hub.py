@@ -31,6 +31,7 @@ from hub.delivery.observer import Observers
 from hub.errors import NotRunning
 from hub.event_log.recorder import EventLog
 from hub.node.admission import Admission
+from hub.node.connections import Connections
 from hub.node.control import Control
 from hub.node.health import Health
 from hub.node.intake import Intake
@@ -111,7 +112,13 @@ class Hub:
         self.observer = Observers(*observers)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
         self.control = Control(
-            settings, history, audience, self.authorizer.trusts, wall_clock=wall_clock, random=random
+            settings,
+            history,
+            audience,
+            connections=Connections(history.node, audience, live, clock=clock, wall_clock=wall_clock),
+            trusts=self.authorizer.trusts,
+            wall_clock=wall_clock,
+            random=random,
         )
         self.withdrawal = Withdrawal(settings, self.authorizer, audience, clock=clock, random=random)
         self.delivery = Delivery(

@@ -184,6 +184,7 @@ class Subscribing:
             deadline=deadline,
             expires=expires,
             presence_after=start.position if presence else math.inf,
+            address=address,
             heard=heard,
         )
         return Admitted(subscriber, start.preceding)

@@ -4,6 +4,7 @@
     revoke    the same, and refuse the tokens from now on
     lift      accept the tokens again
     call      nothing; a process answers when it has stored what it alone knows
+    list      nothing; a process answers who is connected to it
 
 A command is never an update.  The history keeps the commands in a list beside its log:
 

@@ -18,7 +18,7 @@ from skipfilter.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Action: TypeAlias = Literal["kick", "revoke", "lift", "call"]
+Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "list"]
 By: TypeAlias = Literal["subject", "subscriber", "token_id", "key_id"]
 
 MAX_TEXT: Final = 1_024
@@ -81,24 +81,32 @@ class Command:
     """
 
     action: Action
-    target: Target
+    target: Target | None
+    """None for a `call`, and for a `list` of all."""
     before: float = 0.0
     """A subject's tokens are revoked if they were issued by then, in seconds since the
     epoch."""
     until: float | None = None
     """When a revocation ends, in seconds since the epoch; None if it must be lifted."""
+    after: str = ""
+    """The id of the subscriber after which a list begins."""
 
     def __post_init__(self) -> None:
-        by, value, issuer = self.target
+        by, value, issuer = self.target or Target("subscriber", " ")
         if not (
             isinstance(value, str)
             and isinstance(issuer, str | None)
             and isinstance(self.before, int | float)
             and isinstance(self.until, int | float | None)
+            and isinstance(self.after, str)
         ):
             raise TypeError(f"{self!r:.200} has a value of a wrong type")
         if self.action not in get_args(Action) or by not in get_args(By):
             raise InvalidRequest(f"{shown(self.action)} by {shown(by)} is no command")
+        if self.target is None and self.action not in ("call", "list"):
+            raise InvalidRequest(f"a {self.action} needs a target")
+        if len(self.after) > MAX_TEXT:
+            raise InvalidRequest(f"after {shown(self.after)} is the id of no subscriber")
         for name, text in ((by, value), ("issuer", issuer)):
             if text is not None and not 0 < len(text) <= MAX_TEXT:
                 raise InvalidRequest(f"{name} {shown(text)} has {len(text)} characters; it must have 1 to {MAX_TEXT}")
@@ -115,27 +123,28 @@ class Command:
     def from_json(cls, text: str | bytes) -> Command:
         """Return the command that `to_json` wrote.  Raises ValueError for any other."""
         try:
-            action, target, before, until = json.loads(text)
-            return cls(action, Target(*target), before, until)
+            action, target, before, until, after = json.loads(text)
+            return cls(action, None if target is None else Target(*target), before, until, after)
         except (TypeError, InvalidRequest) as error:
             raise ValueError(f"this is no command: {error}") from None
 
     def to_json(self) -> str:
         """Return the command as a JSON array."""
-        return json.dumps([self.action, self.target, self.before, self.until], ensure_ascii=False)
+        return json.dumps([self.action, self.target, self.before, self.until, self.after], ensure_ascii=False)
 
     def ends(self, subscriber: str, identity: Identity) -> bool:
         """Return whether the command ends a stream with this id and identity.
 
         A subject's grants of the application end too, although they cannot be revoked.
         """
-        if self.action in ("lift", "call") or not self.target.is_met(subscriber, identity):
+        if self.action not in ("kick", "revoke") or not (self.target and self.target.is_met(subscriber, identity)):
             return False
         return self.action == "kick" or identity.issuer == APPLICATION or self.revokes(identity)
 
     def revokes(self, identity: Identity) -> bool:
         """Return whether it refuses a token that its target is met by."""
-        return self.target.by == "token_id" or identity.issued is None or identity.issued <= self.before
+        is_token = self.target is not None and self.target.by == "token_id"
+        return is_token or identity.issued is None or identity.issued <= self.before
 
 
 class Numbered(NamedTuple):

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from hub.control.commands import Command, Identity, News, Numbered
 
-MAX_COMMANDS: Final = 1_000
-"""Commands that a history keeps in its list, and a ledger as recent ones."""
+MAX_COMMANDS: Final = 10_000
+"""Commands that a history keeps in its list."""
+MAX_RECENT: Final = 1_000
+"""Commands that a ledger keeps for requests on their way."""
 MAX_AGE: Final = 3_600
 """Seconds that a history keeps a command in its list; the newest one stays."""
 ANSWERS_AGE: Final = 60
@@ -46,7 +48,7 @@ class Ledger:
         self.has_missed = False
         """Whether commands are unknown, so that any stream here might have to end."""
         self._has_heard = is_current  # whether anything was ever learned
-        self._recent: deque[Command] = deque(maxlen=MAX_COMMANDS)  # the newest that were learned
+        self._recent: deque[Command] = deque(maxlen=MAX_RECENT)  # the newest that were learned
         self._revoked: dict[tuple[str, str, str | None], Command] = {}  # by target
 
     @property
@@ -81,9 +83,9 @@ class Ledger:
             return
         if not is_first and (news.revocations is not None or not news.is_whole):
             self.has_missed = True
-            self.heard += MAX_COMMANDS + 1  # whoever is on the way might be meant, too
+            self.heard += MAX_RECENT + 1  # whoever is on the way might be meant, too
         if news.revocations is not None:
-            self._revoked = {command.target: command for command in news.revocations}
+            self._revoked = {command.target: command for command in news.revocations if command.target is not None}
         for numbered in news.commands:
             if numbered.number > self.number:
                 self.note(numbered.command)
@@ -95,7 +97,7 @@ class Ledger:
         """Take a command, which the history perhaps does not have yet."""
         self.heard += 1
         self._recent.append(command)
-        if command.action == "kick":
+        if command.target is None or command.action not in ("revoke", "lift"):
             return
         self._revoked.pop(command.target, None)
         if command.action == "revoke":
@@ -106,7 +108,7 @@ class Ledger:
         """Forget the revocations that have ended when a command comes."""
         # `before` is a little later than now; `until` has room for that.
         for one in list(self._revoked.values()):
-            if one.until is not None and one.until < newest.before:
+            if one.target is not None and one.until is not None and one.until < newest.before:
                 del self._revoked[one.target]
 
     def revoking(self, identity: Identity) -> Command | None:

@@ -111,6 +111,7 @@ class Subscriber:
     - `expires`: whether that is because its grant expires.
     - `presence_after`: the position after which it may want presence updates; inf if it
       never does.
+    - `address`: where its request came from, as far as that is known.
     - `heard`: a mark for the commands that were known when its request came; None if no
       command can end it before it has a seat.
     - `log_context`: what log lines say about its request; None if it has none.
@@ -119,6 +120,7 @@ class Subscriber:
 
     __slots__ = (
         "_ticket",
+        "address",
         "deadline",
         "expires",
         "grant",
@@ -140,6 +142,7 @@ class Subscriber:
         deadline: float = math.inf,
         expires: bool = False,
         presence_after: float = math.inf,
+        address: str = "",
         heard: int | None = None,
         log_context: LogContext | None = None,
     ) -> None:
@@ -150,6 +153,7 @@ class Subscriber:
         self.expires = expires
         self.start = start
         self.presence_after = presence_after
+        self.address = address
         self.heard = heard
         self.log_context = log_context
         self._ticket = ticket

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hub.history.base import History
     from hub.http.authorization import Authorize
     from hub.metrics.board import Slot
-    from hub.node.control import Outcome
+    from hub.node.control import ConnectionPage, Outcome
     from hub.protocol.data import Data, Matchers
     from hub.settings import Settings
 
@@ -239,6 +239,28 @@ class HubApplication(Application):
         """
         self._require_running()
         return await self.hub.control.give("lift", subject=subject, token_id=token_id, issuer=issuer)
+
+    async def connections(
+        self,
+        *,
+        after: str = "",
+        subject: str | None = None,
+        subscriber: str | None = None,
+        token_id: str | None = None,
+        key_id: str | None = None,
+        issuer: str | None = None,
+    ) -> ConnectionPage:
+        """Return who is connected to all processes, 100 at a time.
+
+        The first ones, by the ids of their subscribers, after the id `after`; the
+        result has the one for the next page.  The other arguments are those of
+        `disconnect`, and narrow it.  Raises the errors of `disconnect`, and
+        `HistoryUnavailable` if the history is away.
+        """
+        self._require_running()
+        return await self.hub.control.connected(
+            after=after, subject=subject, subscriber=subscriber, token_id=token_id, key_id=key_id, issuer=issuer
+        )
 
     def _require_running(self) -> None:
         if not self.hub.is_running:

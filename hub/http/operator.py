@@ -6,6 +6,10 @@
 
     200  {"ended": {"classic": 2}, "silent": [], "stored": true, "not_revoked": 0}
 
+    POST /connections  {"after": "urn:uuid:…"}            who is connected
+
+    200  {"connections": [{"subscriber": …}], "next": "urn:uuid:…", "silent": []}
+
 Subjects are in the body, so that no log of URLs has them.  Over the Unix socket, the
 permissions of the file decide.  Over TCP, the operator's key must be in the header
 `Authorization: Bearer …`, and an address that has sent MOST_FAILURES wrong ones in
@@ -140,6 +144,7 @@ class Operator:
             "/kick": partial(self._command, "kick"),
             "/revoke": partial(self._command, "revoke"),
             "/lift": partial(self._command, "lift"),
+            "/connections": self._list,
         }
 
     @asynccontextmanager
@@ -221,10 +226,7 @@ class Operator:
 
     async def _command(self, action: Action, given: dict[str, Any]) -> dict[str, Any]:
         """Give a command to all processes, and return what it has done."""
-        if unknown := given.keys() - _FIELDS:
-            raise InvalidRequest(f"{shown(min(unknown))} is none of {', '.join(sorted(_FIELDS))}")
-        if wrong := [name for name, value in given.items() if not isinstance(value, str)]:
-            raise InvalidRequest(f"{wrong[0]} must be a string")
+        _require_texts(given, _FIELDS)
         outcome = await self._hub.control.give(action, **given)
         return {
             "ended": dict(outcome.ended),
@@ -232,3 +234,16 @@ class Operator:
             "stored": outcome.is_stored,
             "not_revoked": outcome.not_revoked if action == "revoke" else 0,
         }
+
+    async def _list(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return a page of the connections of all processes."""
+        _require_texts(given, _FIELDS | {"after"})
+        return (await self._hub.control.connected(**given))._asdict()
+
+
+def _require_texts(given: dict[str, Any], allowed: frozenset[str]) -> None:
+    """Raise `InvalidRequest` unless all members of an object are allowed strings."""
+    if unknown := given.keys() - allowed:
+        raise InvalidRequest(f"{shown(min(unknown))} is none of {', '.join(sorted(allowed))}")
+    if wrong := [name for name, value in given.items() if not isinstance(value, str)]:
+        raise InvalidRequest(f"{wrong[0]} must be a string")

@@ -26,6 +26,7 @@ from hub.control.ledger import MAX_COMMANDS
 from hub.delivery.seat import Ending
 from hub.errors import HistoryUnavailable, Interrupted, InvalidRequest, InvalidToken, ListFull
 from hub.history import base
+from hub.node.connections import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import History
+    from hub.node.connections import Connections
     from hub.settings import Settings
 
 log = structlog.stdlib.get_logger("hub")
@@ -47,6 +49,8 @@ ANSWER_SECONDS: Final = 2.0
 CALL_SECONDS: Final = 4.0
 """Seconds that a process waits for the others after the history was away: longer than
 their longest pause between two attempts to reach it."""
+MAX_DONE: Final = 100
+"""Commands of which it is known for a while what they have done here."""
 FIRST_LOOK, LAST_LOOK = 0.005, 0.1
 """Seconds between two looks for answers, which double from the first to the last.  They
 are few, and a wake-up for each answer would wake all processes."""
@@ -71,6 +75,19 @@ class Outcome(NamedTuple):
         return self.ended.get(APPLICATION, 0)
 
 
+class ConnectionPage(NamedTuple):
+    """Some of the connections of all processes."""
+
+    connections: Sequence[Mapping[str, Any]]
+    """One for each: `subscriber`, `process`, `issuer`, `subject`, `token_id`, `key_id`,
+    `address`, `since`, `expires`, the number of its `matchers` and `grants` with the
+    first of each, its `state`, and how many entries of the history it is `behind`."""
+    next: str | None
+    """The id after which the next page begins; None if there is none."""
+    silent: Sequence[str]
+    """The names of the processes that have not answered."""
+
+
 class Control:
     """The commands of one node.
 
@@ -83,8 +100,9 @@ class Control:
         settings: Settings,
         history: History,
         audience: Audience,
-        trusts: Callable[[CompiledGrant], bool],
         *,
+        connections: Connections,
+        trusts: Callable[[CompiledGrant], bool],
         wall_clock: Callable[[], float],
         random: Random,
     ) -> None:
@@ -92,12 +110,14 @@ class Control:
         self._history = history
         self._ledger = history.ledger
         self._audience = audience
+        self._connections = connections
         self._trusts = trusts
         self._wall_clock = wall_clock
         self._random = random
         self._turn = asyncio.Lock()  # held while commands are carried out
-        # What the newest commands have ended here, by number.
-        self._ended: OrderedDict[int, Counter[str]] = OrderedDict()
+        # What the newest commands have done here, by number, as JSON has it: how many
+        # streams have ended, by issuer; or a page of connections.
+        self._done: OrderedDict[int, Any] = OrderedDict()
         self._pending: list[Command] = []  # those that the history does not have yet
         self._writing = asyncio.Lock()  # held while they are written
         self._tasks: set[asyncio.Task[None]] = set()
@@ -185,14 +205,53 @@ class Control:
 
     async def _gathered(self, taken: Taken) -> Outcome:
         """Wait for the answers of the other processes."""
-        ended, answers = self._ended.get(taken.number, Counter[str]()), dict[str, str]()
+        answers = await self._all_answers(taken)
+        ended: Counter[str] = Counter(self._done.get(taken.number))
+        for answer in answers.values():
+            ended += Counter(json.loads(answer))
+        return Outcome(ended, sorted(set(taken.others) - answers.keys()), True)
+
+    async def connected(
+        self,
+        *,
+        after: str = "",
+        issuer: str | None = None,
+        subject: str | None = None,
+        subscriber: str | None = None,
+        token_id: str | None = None,
+        key_id: str | None = None,
+    ) -> ConnectionPage:
+        """Return the first connections of all processes after a subscriber's id.
+
+        If one of `subject`, `subscriber`, `token_id` and `key_id` is given, only those
+        that it names.  Waits for the answers as `give` does.
+
+        Raises `InvalidRequest`, and `HistoryUnavailable` if the history is away.
+        """
+        named = {"subject": subject, "subscriber": subscriber, "token_id": token_id, "key_id": key_id, "issuer": issuer}
+        target = _target(**named) if any(value is not None for value in named.values()) else None
+        taken = await self._history.command(Command("list", target, after=after))
+        await self._carry_out_due()
+        answers = await self._all_answers(taken)
+        rows = [*self._done.get(taken.number, ())]
+        for answer in answers.values():
+            rows += json.loads(answer)
+        rows.sort(key=lambda row: str(row["subscriber"]))
+        page = rows[:PAGE]
+        return ConnectionPage(
+            page,
+            str(page[-1]["subscriber"]) if len(page) == PAGE else None,
+            sorted(set(taken.others) - answers.keys()),
+        )
+
+    async def _all_answers(self, taken: Taken) -> dict[str, str]:
+        """Wait for the answers of the other processes; return them by their names."""
+        answers: dict[str, str] = {}
         with contextlib.suppress(TimeoutError, HistoryUnavailable):
             async with asyncio.timeout(ANSWER_SECONDS):
                 async for answers in self._answers(taken.number, taken.others):  # noqa: B007
                     pass
-        for node in answers.keys() - {self._history.node}:
-            ended = ended + Counter(json.loads(answers[node]))
-        return Outcome(ended, sorted(set(taken.others) - answers.keys()), True)
+        return {node: answer for node, answer in answers.items() if node != self._history.node}
 
     async def _answers(self, number: int, others: Iterable[str]) -> AsyncIterator[dict[str, str]]:
         """Yield the answers to a command so far, until all others have answered."""
@@ -216,9 +275,9 @@ class Control:
         ledger.due.append(Numbered(0, command))
         self._pending.append(command)
         self._begin(self._write_later())
-        self._ended.pop(0, None)
+        self._done.pop(0, None)
         await self._carry_out_due()
-        return Outcome(self._ended.pop(0, Counter()), sorted(ledger.others), False)
+        return Outcome(self._done.pop(0, {}), sorted(ledger.others), False)
 
     async def _write_later(self) -> None:
         while self._pending:
@@ -270,7 +329,7 @@ class Control:
         ledger.was_lost = False
         try:
             if others:
-                taken = await self._history.command(Command("call", Target("subscriber", self._history.node)))
+                taken = await self._history.command(Command("call", None))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CALL_SECONDS):
                         async for _ in self._answers(taken.number, others):
@@ -289,24 +348,31 @@ class Control:
                 all_of_them, ledger.has_missed = ledger.has_missed, False
                 due = list(ledger.due)
                 try:
-                    ended = await self._end_all() if all_of_them else await self._end(due)
+                    done: Mapping[int, Any] = await self._end_all() if all_of_them else await self._end(due)
+                    pages = {number: await self._listed(command) for number, command in due if command.action == "list"}
                 except BaseException:
                     ledger.has_missed = True  # some streams that were met go on
                     raise
                 for number, _ in due:
                     ledger.due.popleft()
-                    self._ended[number] = ended[number]
+                    self._done[number] = pages[number] if number in pages else done[number]
                     if number:
-                        self._begin(self._answer(number, ended[number]))
-                while len(self._ended) > MAX_COMMANDS:
-                    self._ended.popitem(last=False)
+                        self._begin(self._answer(number))
+                while len(self._done) > MAX_DONE:
+                    self._done.popitem(last=False)
+
+    async def _listed(self, command: Command) -> list[dict[str, Any]]:
+        return await self._connections.page(command.target, command.after)
 
     async def _end(self, due: Iterable[Numbered]) -> defaultdict[int, Counter[str]]:
         """Abort the streams that are met; return how many, by command and issuer."""
         by_target: defaultdict[tuple[By, str], list[Numbered]] = defaultdict(list)
         for numbered in due:
-            target = numbered.command.target
-            by_target[target.by, target.value].append(numbered)
+            command = numbered.command
+            if command.target is not None and command.action in ("kick", "revoke"):
+                by_target[command.target.by, command.target.value].append(numbered)
+        if not by_target:
+            return defaultdict(Counter)
         kinds = sorted({by for by, _ in by_target})
         ended: defaultdict[int, Counter[str]] = defaultdict(Counter)
         endings = turns.Portion(turns.ENDED_STREAMS)
@@ -331,14 +397,14 @@ class Control:
                 seat.close(Ending.KICKED)
         return defaultdict(Counter)
 
-    async def _answer(self, number: int, ended: Counter[str]) -> None:
-        """Tell the asker what a command has ended here.
+    async def _answer(self, number: int) -> None:
+        """Tell the asker what a command has done here.
 
         First stores what only this process knows, for which a `call` asks.
         """
         with contextlib.suppress(HistoryUnavailable):
             await self.write_pending()
-            await self._history.answer(number, json.dumps(ended))
+            await self._history.answer(number, json.dumps(self._done.get(number)))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -351,7 +417,7 @@ class Control:
             with contextlib.suppress(HistoryUnavailable):
                 await self.write_pending()
             for command in self._pending:
-                log.error("a command was lost: the history is away", action=command.action, by=command.target.by)
+                log.error("a command was lost: the history is away", action=command.action)
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

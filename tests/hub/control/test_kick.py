@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hub import Grant, Settings, create_app
 from hub.auth.signing import sign_classic_token
-from hub.control.commands import Command, News, Numbered, Taken, Target
+from hub.control.commands import Command, News, Numbered, Taken
 from hub.development import DEVELOPMENT_KEY
 from hub.errors import HistoryUnavailable, InvalidRequest, InvalidToken, NotRunning
 from hub.history.base import Retention
@@ -485,7 +485,7 @@ async def test_a_process_answers_when_it_has_stored_what_it_alone_knows() -> Non
         history.is_away = True
         assert not (await app.disconnect(subject="alice")).is_stored
         history.is_away = False
-        called = Numbered(history.ledger.number + 1, Command("call", Target("subscriber", "another node")))
+        called = Numbered(history.ledger.number + 1, Command("call", None))
         history.ledger.learn(News(called.number, [called]))
         await app.hub.control.carry_out()
         await until(lambda: "answer" in history.written)

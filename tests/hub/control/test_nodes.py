@@ -279,4 +279,4 @@ async def test_too_many_commands_for_a_history_that_is_away_are_refused(
         redis_server.start()
         await until(lambda: app.hub.history.ledger.is_current and not app.hub.control._pending)
         (stored,) = app.hub.history.ledger.revocations()
-        assert stored.target.value == "alice"
+        assert stored.target == Target("subject", "alice")

@@ -149,7 +149,7 @@ async def test_commands_over_the_socket_need_no_key(tmp_path: Path) -> None:
     [
         ("GET", "/kick", {}, b"", 405, "the method of each path is POST"),
         ("OPTIONS", "/kick", {"origin": "https://evil.example"}, b"", 405, "the method of each path is POST"),
-        ("POST", "/", {}, b"{}", 404, "the paths are /kick, /revoke, /lift"),
+        ("POST", "/", {}, b"{}", 404, "the paths are /kick, /revoke, /lift, /connections"),
         ("POST", "/kick", {"content-type": "text/plain"}, b"{}", 415, "the body must be application/json"),
         ("POST", "/kick", {}, b"[]", 400, "the body must be an object of JSON"),
         ("POST", "/kick", {}, b"{", 400, "the body must be an object of JSON"),

@@ -122,7 +122,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5
 def test_the_text_of_a_command_is_read_as_it_was_written(
     value: str, issuer: str | None, before: float, until: float | None
 ) -> None:
-    command = Command("revoke", Target("subject", value, issuer), before, until)
+    command = Command("revoke", Target("subject", value, issuer), before, until, "urn:é")
     assert Command.from_json(command.to_json()) == command
     assert Command.from_json(command.to_json().encode()) == command
 
