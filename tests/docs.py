@@ -64,7 +64,10 @@ PAGES: Final[dict[str, Source]] = {
     "how-to/history.md": _hub("History"),
     "how-to/connections.md": _hub("Many connections"),
     "how-to/upgrade.md": _hub("Stop, restart and upgrade"),
-    "how-to/operate.md": _hub("Keys", "Log", "Metrics"),
+    "how-to/log-out.md": _hub("Log out"),
+    "how-to/revoke.md": _hub("Revoke"),
+    "how-to/rotate.md": _hub("Rotate a secret"),
+    "how-to/operate.md": _hub("Log", "Metrics"),
     "how-to/embed.md": _hub("In your application", "Event log"),
     "how-to/selectors.md": _library(
         "Selectors", "Limits", "Memory", "An index of your own", "Fields of a message", "What may go wrong"

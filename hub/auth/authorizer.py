@@ -545,7 +545,7 @@ def operator_key(settings: Settings) -> bytes:
     every += [keys for one in settings.issuers for keys in (one.keys, one.publisher, one.subscriber)]
     for keys in every:
         for value in (keys.key, keys.old_key) if keys is not None else ():
-            if value is not None and read_key("a key for tokens", value).strip() == key.strip():
+            if value and read_key("a key for tokens", value).strip() == key.strip():
                 raise ConfigurationError("operator_key: this is also a key for tokens; it must be a key of its own")
     return key.encode("utf-8", "surrogatepass")
 

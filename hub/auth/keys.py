@@ -196,10 +196,11 @@ def open_keys(
     """
     if keys.key is not None:
         newest = load_key(name, read_key(name, keys.key), keys.algorithm, dev=dev)
-        if keys.old_key is None:
-            return newest
         name_of_old = f"{name}_old" if name.endswith("_key") else f"{name}, old_key"
-        old = load_key(name_of_old, read_key(name_of_old, keys.old_key), keys.algorithm, dev=dev)
+        text = read_key(name_of_old, keys.old_key or "")
+        if not text.strip():
+            return newest
+        old = load_key(name_of_old, text, keys.algorithm, dev=dev)
         both = {each: (*trusted, *old.by_algorithm.get(each, ())) for each, trusted in newest.by_algorithm.items()}
         return TrustedKeys(name, both)
     assert keys.jwks_url is not None

@@ -112,8 +112,9 @@ class ClientSettings(SettingsGroup):
     public key in PEM; or @ and the path of a file with one of them (V32).
     """
     publisher_key_old: Secret | None = Field(default=None, repr=False)
-    """The key that `publisher_key` has replaced, of the same algorithm.  Tokens that it
-    has signed are valid until it is taken away, and the hub reads its keys again.
+    """The key that `publisher_key` has replaced, of the same algorithm; blank for
+    none.  Tokens that it has signed are valid until it is taken away, and the hub reads
+    its keys again.
     """
     publisher_jwks_url: KeySetURL | None = None
     """The URL of a key set, instead of `publisher_key`."""
@@ -127,8 +128,9 @@ class ClientSettings(SettingsGroup):
     public key in PEM; or @ and the path of a file with one of them (V32).
     """
     subscriber_key_old: Secret | None = Field(default=None, repr=False)
-    """The key that `subscriber_key` has replaced, of the same algorithm.  Tokens that
-    it has signed are valid until it is taken away, and the hub reads its keys again.
+    """The key that `subscriber_key` has replaced, of the same algorithm; blank for
+    none.  Tokens that it has signed are valid until it is taken away, and the hub reads
+    its keys again.
     """
     subscriber_jwks_url: KeySetURL | None = None
     """The URL of a key set, instead of `subscriber_key`."""

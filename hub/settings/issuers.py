@@ -46,7 +46,7 @@ class Keys(BaseModel):
     """
     old_key: Secret | None = Field(default=None, repr=False)
     """The key that `key` has replaced.  Tokens that it has signed are valid until it is
-    taken away here.
+    taken away here.  If it is blank, there is none.
     """
     algorithm: Algorithm | None = None
     """The algorithm of `key`, and of `old_key`; HS256 if not set.  It must be set if
