@@ -6,9 +6,11 @@ import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 from random import Random, random
@@ -164,6 +166,18 @@ def children_of(pid: int) -> list[int]:
             if int(parent) == pid and state != "Z":
                 found.append(int(stat.parent.name))
     return sorted(found)
+
+
+def suspend(pid: int, history: Path) -> None:
+    """Stop a process by SIGSTOP, but not while it writes to a history in SQLite: it would
+    keep the lock, and block all others.
+    """
+    with contextlib.closing(sqlite3.connect(history, timeout=HANG, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        os.kill(pid, signal.SIGSTOP)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+        connection.execute("ROLLBACK")
 
 
 class HubProcess:

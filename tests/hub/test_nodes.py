@@ -27,6 +27,7 @@ from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.asgi import FORM, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.asgi import application as started
+from tests.conftest import suspend
 from tests.hub.presence import BELOW, EVERYTHING
 from tests.hub.seats import Recorder
 from tests.hub.test_subscription_events import application_on, said
@@ -131,7 +132,10 @@ async def test_n120_the_subscribers_of_a_node_that_is_killed_or_stopped_are_anno
         await subscribe_to(other, ("match", "of the other")) as stream,
     ):
         await announced(watcher, "of the other", active=True)
-        other.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            suspend(other.process.pid, tmp_path / "log.db")
+        else:
+            other.process.send_signal(number)
         await announced(watcher, "of the other", active=False)
         async with asyncio.timeout(HANG):
             while await listed(one) != [BELOW + "/*"]:

@@ -17,6 +17,7 @@ from hub.development import DEVELOPMENT_ISSUER
 from hub.errors import InvalidRequest
 from hub.node import connections, control
 from tests.asgi import application, bearer, current_token, follow
+from tests.conftest import suspend
 from tests.hub.commands import run
 from tests.hub.control.test_kick import serving, token
 from tests.hub.control.test_nodes import KINDS, nodes, redis_server, url_of
@@ -172,7 +173,7 @@ async def test_the_command_prints_who_is_connected(start_hub: type[HubProcess], 
         assert len(lines) == 65
         assert all("  alice (classic)  127.0.0.1  live  topic:a  urn:uuid:" in line for line in lines)
         # One process does not answer.
-        os.kill(hub.workers[0], signal.SIGSTOP)
+        suspend(hub.workers[0], tmp_path / "log.db")
         try:
             for _ in range(6):
                 told = await asyncio.to_thread(run, "connections", "--subject", "alice", "--socket", str(place))

@@ -24,6 +24,7 @@ from hub.http.operator import OperatorListeners
 from hub.server.private_socket import InUse, listen_privately
 from hub.settings.sources import Sources
 from tests.asgi import PATH, ask, follow
+from tests.conftest import suspend
 from tests.hub.commands import run
 from tests.hub.control.test_kick import token
 from tests.waiting import until
@@ -325,7 +326,7 @@ async def test_the_command_says_who_has_not_answered(start_hub: type[HubProcess]
     hub.may_fail = True
     await until(lambda: hub.log().count("startup complete") == 2)
     stopped = hub.workers[0]
-    os.kill(stopped, signal.SIGSTOP)
+    suspend(stopped, tmp_path / "log.db")
     try:
         for _ in range(4):  # the kernel may give the stopped one the first connections
             told = await asyncio.to_thread(run, "kick", "--subject", "a", "--socket", str(place))
