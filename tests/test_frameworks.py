@@ -14,22 +14,26 @@ from werkzeug.serving import make_server
 from examples.frameworks import django_app, fastapi_app, flask_app, litestar_app, starlette_app
 from hub.client import Client
 from hub.testing import MemoryHub, Subscriber, blocking, serve
+from tests.redis_server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @contextmanager
-def served_flask(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Serve the example, and a hub on another port."""
-    with MemoryHub().serving() as url:
+def served_flask(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[str]:
+    """Serve the example, and a hub on another port, with its socket in a directory."""
+    socket, port = str(directory / "hub.sock"), free_port()
+    with MemoryHub(operator_socket=socket, cors_origins=f"http://127.0.0.1:{port}").serving() as url:
         monkeypatch.setenv("HUB_URL", url)
+        monkeypatch.setenv("HUB_OPERATOR_SOCKET", socket)
         app = flask_app.create_app()
-        server = make_server("127.0.0.1", 0, app, threaded=True)
+        server = make_server("127.0.0.1", port, app, threaded=True)
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http://127.0.0.1:{port}"
         finally:
             server.shutdown()
             thread.join()
@@ -41,8 +45,12 @@ MODULES = {"django": django_app, "fastapi": fastapi_app, "litestar": litestar_ap
 
 
 @pytest.fixture(params=[*MODULES, "flask"])
-def origin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with served_flask(monkeypatch) if request.param == "flask" else serve(MODULES[request.param].create()) as url:
+def origin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    with (
+        served_flask(monkeypatch, tmp_path)
+        if request.param == "flask"
+        else serve(MODULES[request.param].create()) as url
+    ):
         yield url
 
 

@@ -41,6 +41,13 @@ def login(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect("/")
 
 
+def logout(request: HttpRequest) -> HttpResponse:
+    """End the session, and the streams in all tabs; they come back without it."""
+    if user := request.session.pop("user", None):
+        live.disconnect_sync(subject=user)
+    return HttpResponseRedirect("/")
+
+
 def vote(request: HttpRequest) -> HttpResponse:
     """Count a vote.  Django runs a view that is not `async` in a thread."""
     global votes
@@ -57,7 +64,7 @@ def authorize(request: Request) -> Grant | None:
     return Grant(subscribe=[f"/users/{user}"], subject=user) if user else None
 
 
-urlpatterns = [path("", page), path("login", login), path("vote", vote)]
+urlpatterns = [path("", page), path("login", login), path("logout", logout), path("vote", vote)]
 
 
 def create() -> Starlette:

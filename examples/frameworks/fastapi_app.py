@@ -41,6 +41,12 @@ def create() -> FastAPI:
         request.session["user"] = user
         return RedirectResponse("/", 303)
 
+    @app.post("/logout")
+    async def logout(request: Request) -> RedirectResponse:
+        if user := request.session.pop("user", None):
+            await live.disconnect(subject=user)  # in all tabs; they come back without the session
+        return RedirectResponse("/", 303)
+
     @app.post("/vote")
     async def vote(request: Request) -> int:
         nonlocal votes

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import httpx2
 from flask import Flask, Response, redirect, request, session
 
 from hub import SyncClient
@@ -30,9 +31,12 @@ def topic_of(user: str) -> str:
 
 
 def create_app() -> Flask:
-    """Return a new application, for the hub at the URL in the variable HUB_URL."""
+    """Return a new application, for the hub at the URL in the variable HUB_URL, whose
+    socket for commands is in HUB_OPERATOR_SOCKET.
+    """
     votes = 0
     url = os.environ.get("HUB_URL", DEVELOPMENT_URL)
+    socket = os.environ.get("HUB_OPERATOR_SOCKET", "mercure.sock")
     app = Flask(__name__)
     # All threads share one client.  In production, its token is one that may publish.
     hub = app.extensions["hub"] = SyncClient(url, token=DEVELOPMENT_TOKEN)
@@ -47,13 +51,24 @@ def create_app() -> Flask:
         session["user"] = request.form["user"]
         return redirect("/", 303)
 
+    # The hub's own process ends the streams in all tabs.  They come back without the
+    # cookie.
+    @app.post("/logout")
+    def logout() -> Redirect:
+        answer = redirect("/", 303)
+        if user := session.pop("user", None):
+            answer.delete_cookie(COOKIE, path="/.well-known/mercure")
+            with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket)) as operator:
+                operator.post("http://hub/kick", json={"subject": user}).raise_for_status()
+        return answer
+
     # Flask has no part in the event stream, so a token says what the user may read.
     # Each answer has a new one.  A page that asks for nothing renews it as
     # hub/README.md shows.
     @app.after_request
     def renew(answer: Response) -> Response:
         if user := session.get("user"):
-            token = sign_classic_token(DEVELOPMENT_KEY, subscribe=[topic_of(user)], seconds=3_600)
+            token = sign_classic_token(DEVELOPMENT_KEY, subscribe=[topic_of(user)], subject=user, seconds=3_600)
             place = "/.well-known/mercure"
             answer.set_cookie(COOKIE, token, max_age=3_540, path=place, httponly=True, samesite="Strict")
         return answer

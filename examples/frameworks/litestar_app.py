@@ -53,6 +53,12 @@ def create() -> Litestar:
         request.session["user"] = data["user"]
         return Redirect("/", status_code=303)
 
+    @post("/logout")
+    async def logout(request: Request[Any, Any, Any]) -> Redirect:
+        if user := request.session.pop("user", None):
+            await live.disconnect(subject=user)  # in all tabs; they come back without the session
+        return Redirect("/", status_code=303)
+
     @post("/vote")
     async def vote(request: Request[Any, Any, Any]) -> int:
         nonlocal votes
@@ -63,4 +69,6 @@ def create() -> Litestar:
         return votes
 
     sessions = CookieBackendConfig(secret=sha256(b"change this").digest(), samesite="strict")
-    return Litestar([page, login, vote, hub], middleware=[sessions.middleware], lifespan=[lambda _: live.running()])
+    return Litestar(
+        [page, login, logout, vote, hub], middleware=[sessions.middleware], lifespan=[lambda _: live.running()]
+    )

@@ -41,6 +41,11 @@ def create() -> Starlette:
         request.session["user"] = (await request.form())["user"]
         return RedirectResponse("/", 303)
 
+    async def logout(request: Request) -> RedirectResponse:
+        if user := request.session.pop("user", None):
+            await live.disconnect(subject=user)  # in all tabs; they come back without the session
+        return RedirectResponse("/", 303)
+
     async def vote(request: Request) -> PlainTextResponse:
         nonlocal votes
         votes += 1
@@ -53,6 +58,7 @@ def create() -> Starlette:
         routes=[
             Route("/", page),
             Route("/login", login, methods=["POST"]),
+            Route("/logout", logout, methods=["POST"]),
             Route("/vote", vote, methods=["POST"]),
             Mount("/live", live),
         ],
