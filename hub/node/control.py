@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
+from cachetools import LRUCache
 
 from hub import turns
 from hub.control.commands import APPLICATION, Command, Numbered, Target
@@ -49,8 +50,10 @@ ANSWER_SECONDS: Final = 2.0
 CALL_SECONDS: Final = 4.0
 """Seconds that a process waits for the others after the history was away: longer than
 their longest pause between two attempts to reach it."""
-MAX_DONE: Final = 100
-"""Commands of which it is known for a while what they have done here."""
+MAX_DONE, MAX_PAGES = 1_000, 20
+"""Commands, and lists of connections, whose results are kept for those who asked."""
+ALONE_SECONDS: Final = 0.5
+"""Seconds after which a process ends its own streams if the history does not answer."""
 FIRST_LOOK, LAST_LOOK = 0.005, 0.1
 """Seconds between two looks for answers, which double from the first to the last.  They
 are few, and a wake-up for each answer would wake all processes."""
@@ -115,9 +118,11 @@ class Control:
         self._wall_clock = wall_clock
         self._random = random
         self._turn = asyncio.Lock()  # held while commands are carried out
-        # What the newest commands have done here, by number, as JSON has it: how many
-        # streams have ended, by issuer; or a page of connections.
-        self._done: OrderedDict[int, Any] = OrderedDict()
+        # What the newest commands have done here, by number: how many streams have
+        # ended, by issuer; or a page of connections.
+        self._done: LRUCache[int, Counter[str]] = LRUCache(MAX_DONE)
+        self._pages: LRUCache[int, list[dict[str, Any]]] = LRUCache(MAX_PAGES)
+        self._local = 0  # the last number of a command that the history does not have; they descend
         self._pending: list[Command] = []  # those that the history does not have yet
         self._writing = asyncio.Lock()  # held while they are written
         self._tasks: set[asyncio.Task[None]] = set()
@@ -185,14 +190,17 @@ class Control:
         before = self._wall_clock() + settings.leeway
         until = before + settings.leeway + settings.max_token_life if settings.max_token_life else None
         command = Command(action, target, before, until if action == "revoke" else None)
+        storing = asyncio.ensure_future(self._store(command))
         try:
-            await self.write_pending()
-            taken = await self._history.command(command)
-        except HistoryUnavailable as error:
-            outcome = await self._alone(command, error)
-        else:
+            await asyncio.wait([storing], timeout=ALONE_SECONDS)
+            early = Counter[str]() if storing.done() else await self._end_here(command)  # if the history hangs
+            taken = await storing
             await self._carry_out_due()
-            outcome = await self._gathered(taken)
+            outcome = await self._gathered(taken, early)
+        except HistoryUnavailable as error:
+            outcome = await self._alone(command, early, error)
+        finally:
+            storing.cancel()
         log.info(
             f"command: {action}",
             by=target.by,
@@ -203,10 +211,22 @@ class Control:
         )
         return outcome
 
-    async def _gathered(self, taken: Taken) -> Outcome:
+    async def _store(self, command: Command) -> Taken:
+        await self.write_pending()
+        return await self._history.command(command)
+
+    async def _end_here(self, command: Command) -> Counter[str]:
+        """Carry a command out before the history has it; return what it has ended."""
+        self._local -= 1
+        number = self._local
+        self._ledger.due.append(Numbered(number, command))
+        await self._carry_out_due()
+        return self._done.pop(number, Counter())
+
+    async def _gathered(self, taken: Taken, early: Counter[str]) -> Outcome:
         """Wait for the answers of the other processes."""
         answers = await self._all_answers(taken)
-        ended: Counter[str] = Counter(self._done.get(taken.number))
+        ended = early + self._done.get(taken.number, Counter())
         for answer in answers.values():
             ended += Counter(json.loads(answer))
         return Outcome(ended, sorted(set(taken.others) - answers.keys()), True)
@@ -233,7 +253,7 @@ class Control:
         taken = await self._history.command(Command("list", target, after=after))
         await self._carry_out_due()
         answers = await self._all_answers(taken)
-        rows = [*self._done.get(taken.number, ())]
+        rows = [*self._pages.get(taken.number, ())]
         for answer in answers.values():
             rows += json.loads(answer)
         rows.sort(key=lambda row: str(row["subscriber"]))
@@ -263,7 +283,7 @@ class Control:
             answers = await self._history.answers(number)
             yield answers
 
-    async def _alone(self, command: Command, error: HistoryUnavailable) -> Outcome:
+    async def _alone(self, command: Command, early: Counter[str], error: HistoryUnavailable) -> Outcome:
         """Carry a command out here, and store it when the history is back."""
         ledger = self._ledger
         if len(self._pending) >= MAX_COMMANDS:
@@ -272,12 +292,11 @@ class Control:
             raise ListFull(self._settings.max_revocations)
         log.error("the history is away, so only this process knows a command", reason=error.reason)
         ledger.note(command)
-        ledger.due.append(Numbered(0, command))
         self._pending.append(command)
-        self._begin(self._write_later())
-        self._done.pop(0, None)
-        await self._carry_out_due()
-        return Outcome(self._done.pop(0, {}), sorted(ledger.others), False)
+        if len(self._pending) == 1:
+            self._begin(self._write_later())
+        ended = early + await self._end_here(command)
+        return Outcome(ended, sorted(ledger.others), False)
 
     async def _write_later(self) -> None:
         while self._pending:
@@ -348,21 +367,19 @@ class Control:
                 all_of_them, ledger.has_missed = ledger.has_missed, False
                 due = list(ledger.due)
                 try:
-                    done: Mapping[int, Any] = await self._end_all() if all_of_them else await self._end(due)
-                    pages = {number: await self._listed(command) for number, command in due if command.action == "list"}
+                    done = await self._end_all() if all_of_them else await self._end(due)
+                    for number, command in due:
+                        if command.action == "list":
+                            self._pages[number] = await self._connections.page(command.target, command.after)
                 except BaseException:
                     ledger.has_missed = True  # some streams that were met go on
                     raise
-                for number, _ in due:
+                for number, command in due:
                     ledger.due.popleft()
-                    self._done[number] = pages[number] if number in pages else done[number]
-                    if number:
-                        self._begin(self._answer(number))
-                while len(self._done) > MAX_DONE:
-                    self._done.popitem(last=False)
-
-    async def _listed(self, command: Command) -> list[dict[str, Any]]:
-        return await self._connections.page(command.target, command.after)
+                    self._done[number] = done[number]
+                    if number > 0:
+                        result = self._pages.get(number) if command.action == "list" else done[number]
+                        self._begin(self._answer(number, json.dumps(result)))
 
     async def _end(self, due: Iterable[Numbered]) -> defaultdict[int, Counter[str]]:
         """Abort the streams that are met; return how many, by command and issuer."""
@@ -397,14 +414,14 @@ class Control:
                 seat.close(Ending.KICKED)
         return defaultdict(Counter)
 
-    async def _answer(self, number: int) -> None:
+    async def _answer(self, number: int, text: str) -> None:
         """Tell the asker what a command has done here.
 
         First stores what only this process knows, for which a `call` asks.
         """
         with contextlib.suppress(HistoryUnavailable):
             await self.write_pending()
-            await self._history.answer(number, json.dumps(self._done.get(number)))
+            await self._history.answer(number, text)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
