@@ -95,13 +95,19 @@ def test_the_application_of_the_readme_passes_its_tests(pytester: pytest.Pyteste
     exec(authorize, {})
 
 
-def test_the_requests_of_the_readme_work(hub: HubProcess) -> None:
+def test_the_requests_of_the_readme_work(start_hub: type[HubProcess]) -> None:
+    key = "the operator's key, which is long enough"
+    hub = start_hub(HUB_OPERATOR_KEY=key, HUB_OPERATOR_PORT="0")
+    commands = re.search(r"^Commands +(\S+)$", hub.welcome, re.MULTILINE)
+    assert commands is not None
     blocks = [block for block in re.findall(r"```sh\n(.*?)```", README + HUB_PAGE, re.DOTALL) if "curl" in block]
-    script = "\n".join(blocks).replace("http://localhost:3000", hub.origin)
+    script = (
+        "\n".join(blocks).replace("http://localhost:3000", hub.origin).replace("http://127.0.0.1:3001", commands[1])
+    )
     assert script.count(hub.url) == 5
     done = subprocess.run(
         ["/bin/sh", "-eu", "-c", script.replace("curl -N", "curl --head")],  # a stream has no end
-        env={"TOKEN": hub.token, "PATH": "/usr/bin:/bin"},
+        env={"TOKEN": hub.token, "HUB_OPERATOR_KEY": key, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=HANG,
@@ -111,6 +117,7 @@ def test_the_requests_of_the_readme_work(hub: HubProcess) -> None:
     events = re.findall(r"^id: urn:uuid:\S+\ndata: (.*)$", done.stdout, re.MULTILINE)  # of `Prefer: wait=0`
     assert events == ["a new chapter", "a new chapter"], done.stdout
     assert done.stdout.count("urn:uuid:") == 3 + len(events)
+    assert done.stdout.endswith('{"ended":{},"silent":[],"stored":true,"not_revoked":0}')
 
 
 @pytest.mark.processes

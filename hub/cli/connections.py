@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 main = app()
 
 
-@main.command(epilog=example("skipfilter connections --subject 42", "skipfilter connections --json | jq .address"))
+@main.command(epilog=example("skipfilter connections --subject 42", "skipfilter connections --json > now.ndjson"))
 def connections(
     subject: Subject = None,
     subscriber: Annotated[str | None, typer.Option(help="Id of a subscriber.")] = None,

@@ -165,10 +165,9 @@ def _open(settings: Settings, address: Address, workers: int) -> _Opened:
         metrics = _open_metrics(settings, workers)
         if metrics is not None:
             on_failure.callback(metrics.close)
-        commands = OperatorListeners.open(settings)
-        on_failure.callback(commands.close)
-        app = server_app(settings, metrics and metrics.board.slots[0], commands)
+        app = server_app(settings, metrics and metrics.board.slots[0])
         check_files(settings)
+        app.listeners = commands = OperatorListeners.open(settings)
         on_failure.pop_all()
     return _Opened(app, listeners, commands, metrics)
 
@@ -195,8 +194,9 @@ def _serve(opened: _Opened, again: Callable[[], Sources], hang_up: HangUp, *, wo
         keys = CurrentKeys(opened.app.hub.settings, again)
 
         def work(number: int) -> None:
-            commands = opened.commands._replace(close=lambda: None)  # the first process does it
-            serve_one(server_app(keys.settings, metrics and metrics.board.slots[number], commands), number)
+            app = server_app(keys.settings, metrics and metrics.board.slots[number])
+            app.listeners = opened.commands._replace(close=lambda: None)  # the first process does it
+            serve_one(app, number)
 
         return supervise(
             workers,

@@ -61,17 +61,12 @@ class HubApplication(Application):
     token.
     """
 
-    def __init__(
-        self,
-        hub: Hub,
-        authorize: Authorize | None = None,
-        slot: Slot | None = None,
-        listeners: OperatorListeners | None = None,
-    ) -> None:
+    def __init__(self, hub: Hub, authorize: Authorize | None = None, slot: Slot | None = None) -> None:
         super().__init__(hub, authorize)
         self.metrics_url = ""
         """Where the metrics of this process are served; "" if they are not."""
-        self._listeners = listeners  # for commands; None if the application opens them itself
+        self.listeners: OperatorListeners | None = None
+        """Where commands come, which `running` closes; None if it opens them, too."""
         self._operator = Operator(hub, operator_key(hub.settings))
         self._slot = slot
         if slot is not None:
@@ -345,7 +340,7 @@ class HubApplication(Application):
 
         Not later: a server may end the process as soon as the hub has ended.
         """
-        with closing(self._listeners or OperatorListeners.open(self.hub.settings)) as listeners:
+        with closing(self.listeners or OperatorListeners.open(self.hub.settings)) as listeners:
             yield listeners
 
     def _record(self, slot: Slot) -> None:
@@ -407,20 +402,17 @@ def create_app(
     return HubApplication(Hub(settings, history), authorize)
 
 
-def server_app(
-    settings: Settings, slot: Slot | None = None, listeners: OperatorListeners | None = None
-) -> HubApplication:
+def server_app(settings: Settings, slot: Slot | None = None) -> HubApplication:
     """Return the application of a hub that a server serves alone.
 
-    `slot` takes its metrics, and commands come on `listeners`.  If one of them is None,
-    the application serves that itself, if the settings want it.
+    `slot` takes its metrics; if it is None, the application serves them itself, if the
+    settings have a port for them.
 
     Raises `ConfigurationError` as `create_app` does, and if nobody could publish.
     """
     settings.require_publishers()
     settings.require_subscribers()
-    hub = Hub(settings, open_history(settings.history_url, settings.retention))
-    return HubApplication(hub, slot=slot, listeners=listeners)
+    return HubApplication(Hub(settings, open_history(settings.history_url, settings.retention)), slot=slot)
 
 
 def _warn_of_development(settings: Settings) -> None:

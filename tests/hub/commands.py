@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the variables of this process, without those of a hub, and `variables`."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | variables
+    """Return the variables of this process, without those of a hub, and `variables`.
+
+    A hub has no socket for commands in the working directory, which tests share.
+    """
+    others = {key: value for key, value in os.environ.items() if not key.startswith("HUB_")}
+    return others | {"HUB_OPERATOR_SOCKET": ""} | variables
 
 
 def invoke(name: str, *arguments: object, stdin: str | bytes | None = None, **variables: str | None) -> Result:

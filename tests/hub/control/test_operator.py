@@ -59,7 +59,7 @@ async def keyed() -> AsyncIterator[tuple[HubApplication, httpx2.AsyncClient]]:
     chosen = Settings(dev=True, operator_key=KEY, operator_port=0)
     app = create_app(chosen)
     listeners = OperatorListeners.open(chosen)
-    app._listeners = listeners
+    app.listeners = listeners
     async with app.running(), httpx2.AsyncClient(base_url=listeners.url) as client:
         yield app, client
 
