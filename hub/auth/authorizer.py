@@ -372,10 +372,11 @@ class Authorizer:
         check_values(claims)
         identity = _identity(unverified)
         if unverified.is_current:
-            grant = await self._current_grant(claims, resource, identity)
+            grant = await self._current_grant(claims, resource, identity, signed_by)
         else:
-            grant = await self._classic_grant(claims, identity)
-        grant = replace(grant, signed_by=signed_by, token=_logged(unverified) if self._settings.log_decisions else {})
+            grant = await self._classic_grant(claims, identity, signed_by)
+        if self._settings.log_decisions:
+            grant = replace(grant, token=_logged(unverified))
         return _Verified(grant, keys, source, _cost(grant, token))
 
     async def _check_signature(self, action: Action, token: Unverified) -> tuple[KeySource, TrustedKeys, str]:
@@ -433,7 +434,9 @@ class Authorizer:
 
     # -- current tokens
 
-    async def _current_grant(self, claims: Mapping[str, Any], resource: str, identity: Identity) -> CompiledGrant:
+    async def _current_grant(
+        self, claims: Mapping[str, Any], resource: str, identity: Identity, signed_by: str
+    ) -> CompiledGrant:
         # Everything is checked before the patterns are compiled, which is costly.
         check_audience(claims, resource)
         expires = self._claims.check_expiry(claims)
@@ -450,12 +453,13 @@ class Authorizer:
             subject=subject,
             publisher=subject or _publisher(claims["iss"], publish),
             identity=identity,
+            signed_by=signed_by,
             payloads=tuple((its, detail.payload) for detail, its in granted if "subscribe" in detail.actions),
         )
 
     # -- classic tokens
 
-    async def _classic_grant(self, claims: Mapping[str, Any], identity: Identity) -> CompiledGrant:
+    async def _classic_grant(self, claims: Mapping[str, Any], identity: Identity, signed_by: str) -> CompiledGrant:
         """Return what the `mercure` claim grants."""
         expires = self._claims.check_times(claims)
         claim = mercure_claim(claims)
@@ -479,6 +483,7 @@ class Authorizer:
             subject=subject,
             publisher=subject or _publisher("", publish),
             identity=identity,
+            signed_by=signed_by,
             payloads=tuple(payloads),
         )
 

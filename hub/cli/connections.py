@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hub.cli.app import FAILED, app, warn
-from hub.cli.operator_options import Issuer, Socket, Subject, TokenId, ask
+from hub.cli.operator_options import Issuer, KeyId, Socket, Subject, Subscriber, TokenId, ask
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import escaped, example
 
@@ -22,9 +22,9 @@ main = app()
 @main.command(epilog=example("skipfilter connections --subject 42", "skipfilter connections --json > now.ndjson"))
 def connections(
     subject: Subject = None,
-    subscriber: Annotated[str | None, typer.Option(help="Id of a subscriber.")] = None,
+    subscriber: Subscriber = None,
     token_id: TokenId = None,
-    key_id: Annotated[str | None, typer.Option(help="`kid` of the key that has signed the tokens.")] = None,
+    key_id: KeyId = None,
     issuer: Issuer = None,
     socket: Socket = "",
     config: Config = None,

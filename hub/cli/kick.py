@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from hub.cli.app import app
-from hub.cli.operator_options import Issuer, Json, Socket, Subject, TokenId, ask, report
+from hub.cli.operator_options import Issuer, Json, KeyId, Socket, Subject, Subscriber, TokenId, ask, report
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import example
 
@@ -17,9 +13,9 @@ main = app()
 @main.command(epilog=example("skipfilter kick --subject 42", "skipfilter kick --key-id 2026-05 --socket /run/hub.sock"))
 def kick(
     subject: Subject = None,
-    subscriber: Annotated[str | None, typer.Option(help="Id of a subscriber, as presence updates have it.")] = None,
+    subscriber: Subscriber = None,
     token_id: TokenId = None,
-    key_id: Annotated[str | None, typer.Option(help="`kid` of the key that has signed the tokens.")] = None,
+    key_id: KeyId = None,
     issuer: Issuer = None,
     socket: Socket = "",
     config: Config = None,

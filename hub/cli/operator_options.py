@@ -24,7 +24,9 @@ Socket = Annotated[
     typer.Option("--socket", metavar="PATH", help="Socket of the hub, or else its setting operator_socket."),
 ]
 Subject = Annotated[str | None, typer.Option(help="`sub` of the tokens, or subject of the application's sessions.")]
+Subscriber = Annotated[str | None, typer.Option(help="Id of a subscriber, as presence updates have it.")]
 TokenId = Annotated[str | None, typer.Option(help="`jti` of a token.")]
+KeyId = Annotated[str | None, typer.Option(help="`kid` of the key that has signed the tokens.")]
 Issuer = Annotated[
     str | None,
     typer.Option(help="Only tokens of this issuer; or `classic` tokens, or sessions of the `application`."),

@@ -10,13 +10,14 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 from hub.errors import InvalidRequest
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Unpack
 
 Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "list"]
 By: TypeAlias = Literal["subject", "subscriber", "token_id", "key_id"]
@@ -70,6 +71,43 @@ class Target(NamedTuple):
             return False
         found = subscriber if self.by == "subscriber" else getattr(identity, self.by)
         return bool(found == self.value)
+
+
+class Named(TypedDict, total=False):
+    """What names the streams that a command means, as callers give it."""
+
+    subject: str | None
+    subscriber: str | None
+    token_id: str | None
+    key_id: str | None
+    issuer: str | None
+
+
+class Revocable(TypedDict, total=False):
+    """The same, for what can be revoked."""
+
+    subject: str | None
+    token_id: str | None
+    issuer: str | None
+
+
+def target_of(**named: Unpack[Named]) -> Target:
+    """Return the target of a command.
+
+    Raises `InvalidRequest` unless one thing beside the issuer is given, and TypeError
+    for what is no text, or another name.
+    """
+    for name, value in named.items():
+        if name not in Named.__annotations__:
+            raise TypeError(f"{name!r} names no stream; {', '.join(Named.__annotations__)} do")
+        if not isinstance(value, str | None):
+            raise TypeError(f"{name} {value!r:.80} is no text")
+    kinds: tuple[By, ...] = get_args(By)
+    found = [(by, value) for by in kinds if (value := named.get(by)) is not None]
+    if len(found) != 1:
+        raise InvalidRequest(f"give exactly one of {', '.join(kinds)}")
+    by, value = found[0]
+    return Target(by, value, named.get("issuer"))
 
 
 @dataclass(frozen=True, slots=True)

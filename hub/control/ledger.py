@@ -56,11 +56,6 @@ class Ledger:
         """Whether something must be carried out before the next dispatch."""
         return bool(self.due) or self.has_missed
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing must be done before the next dispatch."""
-        return not (self.due or self.has_missed or self.was_lost)
-
     def revocations(self) -> list[Command]:
         """Return the revocations in force."""
         return list(self._revoked.values())

@@ -81,6 +81,7 @@ class Follower:
         If the history is unavailable, `run` finds the end later.
         """
         try:
+            await self._history.hear()
             await self._find_end()
         except HistoryUnavailable as error:
             log.warning("the history is unavailable; no client is served until it works", reason=error.reason)
@@ -93,7 +94,8 @@ class Follower:
         release = 0  # up to this position, nothing is held back
         while True:
             try:
-                await self._history.hear()
+                if not (self.is_ready and self._history.ledger.is_current):
+                    await self._history.hear()
                 if not self.is_ready:
                     await self._find_end()
                 async for entries in self._history.follow(self._live.position):
@@ -158,7 +160,6 @@ class Follower:
 
     async def _find_end(self) -> None:
         """Make the end of the history the position of the live seats."""
-        await self._history.hear()
         self._live.move_to(await self._history.end())
         self.is_ready = True
 

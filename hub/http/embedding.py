@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
     from typing import Any, Unpack
 
+    from hub.control.commands import Named, Revocable
     from hub.history.base import History
     from hub.http.authorization import Authorize
     from hub.metrics.board import Slot
@@ -148,15 +149,7 @@ class HubApplication(Application):
         except CancelledError:  # the loop was closed meanwhile
             raise Closing from None
 
-    async def disconnect(
-        self,
-        *,
-        subject: str | None = None,
-        subscriber: str | None = None,
-        token_id: str | None = None,
-        key_id: str | None = None,
-        issuer: str | None = None,
-    ) -> Outcome:
+    async def disconnect(self, **named: Unpack[Named]) -> Outcome:
         """End streams now, on all processes of the hub, and return how many there were.
 
         Give one of: `subject`, the `sub` of tokens or the subject that `authorize`
@@ -173,31 +166,16 @@ class HubApplication(Application):
         away for a thousand commands.
         """
         self._require_running()
-        return await self.hub.control.give(
-            "kick", subject=subject, subscriber=subscriber, token_id=token_id, key_id=key_id, issuer=issuer
-        )
+        return await self.hub.control.give("kick", **named)
 
-    def disconnect_sync(
-        self,
-        *,
-        subject: str | None = None,
-        subscriber: str | None = None,
-        token_id: str | None = None,
-        key_id: str | None = None,
-        issuer: str | None = None,
-    ) -> Outcome:
+    def disconnect_sync(self, **named: Unpack[Named]) -> Outcome:
         """End streams now, from another thread of this process.
 
         Raises the errors of `disconnect`, and RuntimeError as `publish_sync` does.
         """
-        return self._run_from_thread(
-            "disconnect",
-            self.disconnect(subject=subject, subscriber=subscriber, token_id=token_id, key_id=key_id, issuer=issuer),
-        )
+        return self._run_from_thread("disconnect", self.disconnect(**named))
 
-    async def revoke(
-        self, *, subject: str | None = None, token_id: str | None = None, issuer: str | None = None
-    ) -> Outcome:
+    async def revoke(self, **named: Unpack[Revocable]) -> Outcome:
         """Refuse tokens from now on, and end their streams, as `disconnect` does.
 
         Give `subject`, for its tokens that were issued before now, or `token_id`, the
@@ -214,37 +192,24 @@ class HubApplication(Application):
         `max_revocations`.
         """
         self._require_running()
-        return await self.hub.control.give("revoke", subject=subject, token_id=token_id, issuer=issuer)
+        return await self.hub.control.give("revoke", **named)
 
-    def revoke_sync(
-        self, *, subject: str | None = None, token_id: str | None = None, issuer: str | None = None
-    ) -> Outcome:
+    def revoke_sync(self, **named: Unpack[Revocable]) -> Outcome:
         """Refuse tokens from now on, from another thread of this process.
 
         Raises the errors of `revoke`, and RuntimeError as `publish_sync` does.
         """
-        return self._run_from_thread("revoke", self.revoke(subject=subject, token_id=token_id, issuer=issuer))
+        return self._run_from_thread("revoke", self.revoke(**named))
 
-    async def lift(
-        self, *, subject: str | None = None, token_id: str | None = None, issuer: str | None = None
-    ) -> Outcome:
+    async def lift(self, **named: Unpack[Revocable]) -> Outcome:
         """Accept again what `revoke` with the same arguments has refused.
 
         Does nothing if there is no such revocation.  Raises the errors of `disconnect`.
         """
         self._require_running()
-        return await self.hub.control.give("lift", subject=subject, token_id=token_id, issuer=issuer)
+        return await self.hub.control.give("lift", **named)
 
-    async def connections(
-        self,
-        *,
-        after: str = "",
-        subject: str | None = None,
-        subscriber: str | None = None,
-        token_id: str | None = None,
-        key_id: str | None = None,
-        issuer: str | None = None,
-    ) -> ConnectionPage:
+    async def connections(self, *, after: str = "", **named: Unpack[Named]) -> ConnectionPage:
         """Return who is connected to all processes, 100 at a time.
 
         The first ones, by the ids of their subscribers, after the id `after`; the
@@ -253,9 +218,7 @@ class HubApplication(Application):
         `HistoryUnavailable` if the history is away.
         """
         self._require_running()
-        return await self.hub.control.connected(
-            after=after, subject=subject, subscriber=subscriber, token_id=token_id, key_id=key_id, issuer=issuer
-        )
+        return await self.hub.control.connected(after=after, **named)
 
     def _require_running(self) -> None:
         if not self.hub.is_running:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
+from pyroaring import BitMap64
+
 from hub import turns
 from hub.delivery.log_lines import shown_matchers
 from hub.delivery.stream import Stream
@@ -64,10 +66,8 @@ class Connections:
                 and (target is None or target.is_met(subscriber.id, subscriber.grant.identity))
             ]
             found = nsmallest(PAGE, found)
-        ids = {id for _, id in found}
-        return sorted(
-            (self._row(seat) for seat in self._audience if seat.id in ids), key=lambda row: str(row["subscriber"])
-        )
+        seats = self._audience.seats(BitMap64(id for _, id in found))
+        return [self._row(seat) for seat in sorted(seats, key=lambda seat: seat.subscriber.id)]
 
     def _row(self, seat: Seat) -> dict[str, Any]:
         subscriber = seat.subscriber

@@ -22,20 +22,20 @@ import structlog
 from cachetools import LRUCache
 
 from hub import turns
-from hub.control.commands import APPLICATION, Command, Numbered, Target
+from hub.control.commands import APPLICATION, Command, Numbered, target_of
 from hub.control.ledger import MAX_COMMANDS
 from hub.delivery.seat import Ending
-from hub.errors import HistoryUnavailable, Interrupted, InvalidRequest, InvalidToken, ListFull
+from hub.errors import HistoryUnavailable, Interrupted, InvalidToken, ListFull
 from hub.history import base
 from hub.node.connections import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
     from random import Random
-    from typing import Any
+    from typing import Any, Unpack
 
     from hub.auth.grant import CompiledGrant
-    from hub.control.commands import Action, By, Taken
+    from hub.control.commands import Action, By, Named, Taken
     from hub.delivery.audience import Audience
     from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
@@ -166,16 +166,7 @@ class Control:
 
     # -- commands
 
-    async def give(
-        self,
-        action: Action,
-        *,
-        subject: str | None = None,
-        subscriber: str | None = None,
-        token_id: str | None = None,
-        key_id: str | None = None,
-        issuer: str | None = None,
-    ) -> Outcome:
+    async def give(self, action: Action, **named: Unpack[Named]) -> Outcome:
         """Give a command to all processes, and return what it has done.
 
         Exactly one of `subject`, `subscriber`, `token_id` and `key_id` must be given.
@@ -185,7 +176,7 @@ class Control:
         Raises `InvalidRequest`, `ListFull`, and `HistoryUnavailable` if the history is
         away, and too many commands wait for it.
         """
-        target = _target(subject=subject, subscriber=subscriber, token_id=token_id, key_id=key_id, issuer=issuer)
+        target = target_of(**named)
         settings = self._settings
         before = self._wall_clock() + settings.leeway
         until = before + settings.leeway + settings.max_token_life if settings.max_token_life else None
@@ -231,16 +222,7 @@ class Control:
             ended += Counter(json.loads(answer))
         return Outcome(ended, sorted(set(taken.others) - answers.keys()), True)
 
-    async def connected(
-        self,
-        *,
-        after: str = "",
-        issuer: str | None = None,
-        subject: str | None = None,
-        subscriber: str | None = None,
-        token_id: str | None = None,
-        key_id: str | None = None,
-    ) -> ConnectionPage:
+    async def connected(self, *, after: str = "", **named: Unpack[Named]) -> ConnectionPage:
         """Return the first connections of all processes after a subscriber's id.
 
         If one of `subject`, `subscriber`, `token_id` and `key_id` is given, only those
@@ -248,8 +230,7 @@ class Control:
 
         Raises `InvalidRequest`, and `HistoryUnavailable` if the history is away.
         """
-        named = {"subject": subject, "subscriber": subscriber, "token_id": token_id, "key_id": key_id, "issuer": issuer}
-        target = _target(**named) if any(value is not None for value in named.values()) else None
+        target = target_of(**named) if any(value is not None for value in named.values()) else None
         taken = await self._history.command(Command("list", target, after=after))
         await self._carry_out_due()
         answers = await self._all_answers(taken)
@@ -328,7 +309,7 @@ class Control:
         `HistoryUnavailable` if the history was away, and is so again.
         """
         ledger = self._ledger
-        if ledger.is_quiet and not self._turn.locked():
+        if not (ledger.is_due or ledger.was_lost or self._turn.locked()):
             return
         await self._carry_out_due()
         if ledger.was_lost:
@@ -388,10 +369,10 @@ class Control:
             command = numbered.command
             if command.target is not None and command.action in ("kick", "revoke"):
                 by_target[command.target.by, command.target.value].append(numbered)
-        if not by_target:
-            return defaultdict(Counter)
-        kinds = sorted({by for by, _ in by_target})
         ended: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        if not by_target:
+            return ended
+        kinds = sorted({by for by, _ in by_target})
         endings = turns.Portion(turns.ENDED_STREAMS)
         async for seats in turns.in_turns(self._audience, turns.ASKED_STREAMS):
             for seat in seats:
@@ -451,17 +432,3 @@ def _first_to_end(seat: Seat, commands: Iterable[Numbered]) -> int | None:
     """Return the number of the first command that ends a seat, or None."""
     subscriber = seat.subscriber
     return next((number for number, one in commands if one.ends(subscriber.id, subscriber.grant.identity)), None)
-
-
-def _target(*, issuer: str | None, **given: str | None) -> Target:
-    """Return the target of a command.
-
-    Raises `InvalidRequest` unless one thing is given, and TypeError for no text.
-    """
-    for name, value in {**given, "issuer": issuer}.items():
-        if not isinstance(value, str | None):
-            raise TypeError(f"{name} {value!r:.80} is no text")
-    found = [(by, value) for by, value in given.items() if value is not None]
-    if len(found) != 1:
-        raise InvalidRequest(f"give exactly one of {', '.join(given)}")
-    return Target(*found[0], issuer)  # type: ignore[arg-type]

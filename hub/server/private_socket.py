@@ -11,6 +11,7 @@ import socket
 import tempfile
 from contextlib import suppress
 from errno import ENAMETOOLONG
+from stat import S_ISSOCK
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -71,15 +72,9 @@ def _require_free(path: str) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            if os.path.exists(path) and not _is_socket(path):
+            if os.path.exists(path) and not S_ISSOCK(os.stat(path).st_mode):
                 raise FileExistsError(f"{path} is not a socket") from None
             return
         except TimeoutError:
             pass
     raise InUse(f"another process listens at {path}")
-
-
-def _is_socket(path: str) -> bool:
-    from stat import S_ISSOCK
-
-    return S_ISSOCK(os.stat(path).st_mode)

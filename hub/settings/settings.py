@@ -65,6 +65,8 @@ _TRUST: Final = (
     *(f"{role}_{name}" for role in ROLES for name in ("key", "key_old", "jwks_url", "algorithm")),
 )
 """The settings that say which tokens are trusted."""
+_READ_AGAIN: Final = (*_TRUST, "operator_key")
+"""The settings that a running hub takes again."""
 
 
 def _is_nothing(value: object) -> bool:
@@ -227,7 +229,7 @@ class Settings(
 
     def with_keys_of(self, other: Settings) -> Settings:
         """Return these settings with the issuers and keys of `other`."""
-        return self.model_copy(update={name: getattr(other, name) for name in (*_TRUST, "operator_key")})
+        return self.model_copy(update={name: getattr(other, name) for name in _READ_AGAIN})
 
     def require_same_roles(self, other: Settings) -> None:
         """Raise ConfigurationError if `other` has keys for other purposes than these
@@ -245,7 +247,7 @@ class Settings(
         return [
             name
             for name in type(self).model_fields
-            if name not in (*_TRUST, "operator_key") and getattr(self, name) != getattr(other, name)
+            if name not in _READ_AGAIN and getattr(self, name) != getattr(other, name)
         ]
 
     @property
