@@ -5,14 +5,17 @@ missing ones.
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bench import bench_kick
 from bench.benchmark import table
 from bench.clients import Clients, Subscriber, due_times
+from bench.crowd import Stream, faults
 from bench.hold import hold
 from bench.load import main, run
 from bench.measure import summary
@@ -188,3 +191,29 @@ def test_a_summary_compares_one_figure_and_takes_the_median_of_the_others() -> N
     )
     assert made["slow"] == {"min": 8, "median": 9, "max": 10, "ratio": 1, "delay": 2}
     assert made["fast"] == {"min": 2, "median": 3, "max": 5, "ratio": pytest.approx(1 / 3), "delay": 7}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("setup", bench_kick.SETUPS)
+def test_nothing_follows_the_end_of_a_users_streams(setup: str) -> None:
+    made = bench_kick.measure(bench_kick.FEW, *bench_kick.SETUPS[setup], rounds=3)
+    assert [row["ended"] for row in made.values()] == [18, 18]
+
+
+def test_what_follows_an_end_is_found() -> None:
+    def found(*streams: Stream) -> list[str]:
+        return faults(streams, {0: 20}, [[10, 20, 30]])
+
+    def stream(user: int, *times: int, ended: int = 0) -> Stream:
+        made = Stream(user, unused, ended=ended)
+        for time in times:
+            made.take(b"~%019d" % time)
+        return made
+
+    with closing(socket.socket()) as unused:
+        assert found(stream(0, 10, 20, ended=25), stream(0, ended=25), stream(1, 10, 20, 30)) == []
+        assert found(stream(0, 10)) == ["a stream of user 0 goes on"]
+        assert found(stream(0, 30, 20, ended=40)) == ["user 0 has received what was published after the end"]
+        assert found(stream(1, 10, 20, 30, ended=40)) == ["a stream of user 1 has ended"]
+        for times in ((10, 20), (10, 20, 20), (10, 20, 30, 30)):
+            assert found(stream(1, *times)) == [f"user 1 has received {len(times)} updates of 3, or other ones"]
