@@ -20,7 +20,7 @@ from tests.asgi import application, bearer, current_token, follow
 from tests.conftest import suspend
 from tests.hub.commands import run
 from tests.hub.control.test_kick import serving, token
-from tests.hub.control.test_nodes import KINDS, nodes, redis_server, url_of
+from tests.hub.control.test_nodes import KINDS, nodes
 from tests.waiting import until
 from tests.wire import subscribe
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hub.http.embedding import HubApplication
     from tests.conftest import HubProcess
 
-__all__ = ["redis_server", "url_of"]
 pytestmark = pytest.mark.anyio
 
 

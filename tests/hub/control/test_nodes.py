@@ -17,36 +17,18 @@ from hub.node import control
 from hub.protocol.updates import Update
 from tests.asgi import FORM, PATH, application, ask, bearer, follow
 from tests.hub.control.test_kick import token
-from tests.redis_server import RedisServer
 from tests.waiting import HANG, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from hub.http.embedding import HubApplication
+    from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
 KINDS = ("sqlite", "redis")
-
-
-@pytest.fixture
-def redis_server() -> Iterator[RedisServer]:
-    server = RedisServer(appendonly="yes")
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def url_of(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
-    def url(kind: str) -> str:
-        if kind == "sqlite":
-            return f"sqlite:///{tmp_path}/log.db?synchronous=normal"
-        server: RedisServer = request.getfixturevalue("redis_server")
-        return server.url
-
-    return url
 
 
 @asynccontextmanager
