@@ -61,7 +61,7 @@ class Ledger:
         return list(self._revoked.values())
 
     def has_room(self, command: Command, most: int) -> bool:
-        """Return whether a command leaves no more than `most` revocations in force."""
+        """Return whether a command leaves no more than `most` revocations (R86)."""
         self._drop_ended(command)
         return command.action != "revoke" or len(self._revoked) < most or command.target in self._revoked
 
@@ -107,7 +107,7 @@ class Ledger:
                 del self._revoked[one.target]
 
     def revoking(self, identity: Identity) -> Command | None:
-        """Return the revocation that refuses a token, or None."""
+        """Return the revocation that refuses a token (R84), or None."""
         if not self._revoked:
             return None
         for by, value in (("subject", identity.subject), ("token_id", identity.token_id)):

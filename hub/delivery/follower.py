@@ -99,7 +99,7 @@ class Follower:
                 if not self.is_ready:
                     await self._find_end()
                 async for entries in self._history.follow(self._live.position):
-                    await self._carry_out()  # the commands that came before the entries
+                    await self._carry_out()  # the commands that came before the entries (R81)
                     if not entries:
                         continue
                     try:

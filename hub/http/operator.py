@@ -1,4 +1,4 @@
-"""Operator: commands over HTTP, on listeners of their own, never on the public one.
+"""Operator: commands over HTTP on listeners of their own, never the public one (R89).
 
     POST /kick      {"subject": "42"}                     end streams now
     POST /revoke    {"subject": "42", "issuer": "…"}      refuse tokens, too

@@ -140,7 +140,8 @@ class Control:
             raise HistoryUnavailable("the list of commands cannot be read")
 
     def ending(self, subscriber: Subscriber) -> Ending | None:
-        """Return why a subscriber must end when it gets its seat; None if it need not.
+        """Return why a subscriber must end when it gets its seat (R83); None if it need
+        not.
 
         A command may have met it since its request came, or its key was withdrawn.
         """
@@ -151,7 +152,7 @@ class Control:
 
     def require_good(self, grant: CompiledGrant, heard: int) -> int:
         """Raise an error unless a grant, which was given after the mark `heard`, still
-        counts; return the number of the newest command.
+        counts; return the number of the newest command (R83).
 
         Raises `HistoryUnavailable`, `InvalidToken` for a token that is revoked, and
         `Interrupted` if a command has met a grant of the application, which must be

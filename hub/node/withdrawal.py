@@ -1,4 +1,5 @@
-"""Withdrawal: ends the streams whose key is not trusted any more, over the drain time.
+"""Withdrawal: ends the streams whose key is not trusted any more, over the drain time
+(R88).
 
     the keys are read again without a key         ─┐
     two fetches of a key set in a row lack a key  ─┴─► its streams end, evenly

@@ -1,4 +1,4 @@
-"""Private socket: a Unix socket that only its user can reach.
+"""Private socket: a Unix socket that only its user can reach (R89).
 
 It is made, with its mode, in a directory of its own, and only then gets its name: at no
 time can anyone else connect to the name.

@@ -49,7 +49,7 @@ def tune_connection(transport: asyncio.BaseTransport, *, send_buffer: int, clien
 
 
 def reset_at_close(transport: asyncio.BaseTransport) -> None:
-    """Let the kernel drop what it has buffered when the connection is closed.
+    """Let the kernel drop what it has buffered when the connection is closed (R82).
 
     Otherwise, it would go on sending that.  Does nothing if the connection is closing.
     """

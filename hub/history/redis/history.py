@@ -374,10 +374,7 @@ class RedisHistory:
 
     async def answer(self, number: int, text: str) -> None:
         """Write the answer into a hash that expires."""
-        key = f"{self._answers}{number}"
-        async with self._reaching():
-            await self._execute("HSET", key, self.node, text)
-            await self._execute("EXPIRE", key, ANSWERS_AGE)
+        await self._call(scripts.ANSWER, self.node, f"{self._answers}{number}", text, ANSWERS_AGE)
 
     async def answers(self, number: int) -> dict[str, str]:
         """Return the answers so far."""

@@ -23,6 +23,7 @@ def _text(name: str) -> str:
     return files("hub.history.redis").joinpath(f"{name}.lua").read_text("utf-8")
 
 
+ANSWER: Final = Script("answer")
 APPEND: Final = Script("append")
 BEAT: Final = Script("beat")
 CHECK: Final = Script("check")

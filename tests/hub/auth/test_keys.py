@@ -199,7 +199,7 @@ async def test_n66_r7_a_key_set_is_fetched_again_after_its_time_and_not_before(s
     await hub.aclose()
 
 
-async def test_a_key_is_withdrawn_when_two_fetches_in_a_row_lack_it(server: KeyServer, clock: Clock) -> None:
+async def test_r88_a_key_is_withdrawn_when_two_fetches_in_a_row_lack_it(server: KeyServer, clock: Clock) -> None:
     server.serve(public(EC, kid="one"))
     hub = hub_of(server, clock, jwks_ttl=30)
     grant = await hub.verify("subscribe", signed(EC, kid="one"), resource=RESOURCE)

@@ -111,7 +111,7 @@ async def test_only_the_streams_of_the_user_end_and_at_once(protocol: Any) -> No
         await again.close()
 
 
-async def test_a_client_that_does_not_read_ends_at_once_and_gets_nothing_that_was_buffered(protocol: Any) -> None:
+async def test_r82_a_client_that_does_not_read_ends_at_once_and_gets_nothing_that_was_buffered(protocol: Any) -> None:
     async with serving(protocol, send_buffer=2**16) as (app, server):
         slow = await subscribe(server, ("topic", "a"), token=token("alice"), receive_buffer=2**12)
         await until(lambda: app.hub.delivery.live_count == 1)
@@ -148,7 +148,7 @@ async def test_a_stream_that_catches_up_ends_too() -> None:
         assert await is_reset(slow)
 
 
-async def test_each_way_to_name_a_stream() -> None:
+async def test_r80_each_way_to_name_a_stream() -> None:
     async with serving(subscriptions=True) as (app, server):
         streams = {one: await subscribe(server, ("topic", "a"), token=token(one)) for one in ("alice", "bob")}
         ids = {seat.subscriber.grant.identity.subject: seat.subscriber.id for seat in app.hub.delivery.audience}
@@ -205,7 +205,9 @@ class Session:
 
 
 @pytest.mark.parametrize("prefer", [[], [("prefer", "wait=0")]], ids=["stream", "reader"])
-async def test_authorize_is_overtaken_by_the_end_of_its_session(protocol: Any, prefer: list[tuple[str, str]]) -> None:
+async def test_r83_authorize_is_overtaken_by_the_end_of_its_session(
+    protocol: Any, prefer: list[tuple[str, str]]
+) -> None:
     session = Session()
     async with serving(protocol, session.authorize, anonymous=False) as (app, server):
         await app.publish("a", data="old", private=True)
@@ -274,7 +276,7 @@ class Halting(MemoryHistory):
         return found
 
 
-async def test_a_token_is_asked_again_when_its_stream_gets_a_seat() -> None:
+async def test_r83_a_token_is_asked_again_when_its_stream_gets_a_seat() -> None:
     history = Halting()
     app = create_app(Settings(dev=True, max_lifetime=0, drain=0), history=history)
     async with served(app, http=HubProtocol) as server:
@@ -296,7 +298,7 @@ async def test_a_token_is_asked_again_when_its_stream_gets_a_seat() -> None:
         await refused.close()
 
 
-async def test_a_token_is_asked_again_when_its_update_is_appended() -> None:
+async def test_r83_a_token_is_asked_again_when_its_update_is_appended() -> None:
     async with serving() as (app, server):
         # Its body comes late.
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -313,7 +315,7 @@ async def test_a_token_is_asked_again_when_its_update_is_appended() -> None:
 # -- revocation
 
 
-async def test_a_revoked_token_is_refused_until_it_is_lifted(protocol: Any) -> None:
+async def test_r84_a_revoked_token_is_refused_until_it_is_lifted(protocol: Any) -> None:
     async with serving(protocol) as (app, server):
         old, new = token("alice"), token("alice", now=time.time() + 3_600)
         streams = {one: await subscribe(server, ("topic", "a"), token=one) for one in (old, new)}
@@ -337,7 +339,7 @@ async def test_a_revoked_token_is_refused_until_it_is_lifted(protocol: Any) -> N
         assert [await status(method, old) for method in ("POST", "GET")] == [200, 200]
 
 
-async def test_a_login_in_the_same_second_waits_for_the_leeway() -> None:
+async def test_r84_a_login_in_the_same_second_waits_for_the_leeway() -> None:
     async with application(leeway=10) as app:
         verify = app.hub.authorizer.verify
         now = time.time()
@@ -351,7 +353,7 @@ async def test_a_login_in_the_same_second_waits_for_the_leeway() -> None:
                 assert refused.value.reason == "it is revoked"
 
 
-async def test_a_token_without_iat_is_met() -> None:
+async def test_r84_a_token_without_iat_is_met() -> None:
     async with application() as app:
         endless = classic_token()
         grant = await app.hub.authorizer.verify("subscribe", endless, resource="")
@@ -375,7 +377,7 @@ async def test_the_answer_says_what_cannot_be_revoked() -> None:
         await again.close()
 
 
-async def test_with_a_longest_life_revocations_end_by_themselves() -> None:
+async def test_r85_with_a_longest_life_revocations_end_by_themselves() -> None:
     async with application(max_token_life=60, leeway=10) as app:
         now = time.time()
         await app.revoke(subject="alice")
@@ -411,7 +413,9 @@ async def test_a_process_that_missed_commands_ends_all_streams() -> None:
         assert [await rest(stream) for stream in streams] == [[], []]
 
 
-async def test_an_update_waits_until_the_commands_before_it_are_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r81_an_update_waits_until_the_commands_before_it_are_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with application() as app:
         ended = asyncio.Event()
         carrying = asyncio.Event()

@@ -39,7 +39,7 @@ async def nodes(url: str, count: int = 2, **settings: Any) -> AsyncIterator[list
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_streams_of_a_user_end_on_all_nodes(kind: str, url_of: Callable[[str], str]) -> None:
+async def test_r80_the_streams_of_a_user_end_on_all_nodes(kind: str, url_of: Callable[[str], str]) -> None:
     async with nodes(url_of(kind), 3) as made, AsyncExitStack() as stack:
         for app in made:
             for name, count in (("alice", 2), ("bob", 1)):
@@ -71,7 +71,7 @@ async def test_a_revocation_is_in_force_everywhere_when_the_call_returns(
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_publisher_on_another_node_is_overtaken_by_a_revocation(
+async def test_r83_a_publisher_on_another_node_is_overtaken_by_a_revocation(
     kind: str, url_of: Callable[[str], str]
 ) -> None:
     async with nodes(url_of(kind)) as (one, other):
@@ -151,7 +151,7 @@ async def test_a_process_that_does_not_answer_is_named(
         assert outcome.is_stored
 
 
-async def test_a_full_list_refuses_the_next_command(tmp_path: Path) -> None:
+async def test_r86_a_full_list_refuses_the_next_command(tmp_path: Path) -> None:
     async with nodes(f"sqlite:///{tmp_path}/log.db", 1, max_revocations=1) as (app,):
         await app.revoke(subject="alice")
         with pytest.raises(ListFull, match="max_revocations"):
@@ -164,7 +164,9 @@ async def test_a_full_list_refuses_the_next_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-async def test_while_redis_is_away_the_process_that_was_asked_ends_its_own_streams(redis_server: RedisServer) -> None:
+async def test_r87_while_redis_is_away_the_process_that_was_asked_ends_its_own_streams(
+    redis_server: RedisServer,
+) -> None:
     async with nodes(redis_server.url) as (one, other), AsyncExitStack() as stack:
         for app in (one, other):
             await stack.enter_async_context(follow(app, ("topic", "a"), headers=[bearer(token("alice"))]))
@@ -194,7 +196,7 @@ async def test_while_redis_is_away_the_process_that_was_asked_ends_its_own_strea
 
 
 @pytest.mark.processes
-async def test_when_redis_is_back_nothing_later_comes_before_the_commands_of_meanwhile(
+async def test_r81_when_redis_is_back_nothing_later_comes_before_the_commands_of_meanwhile(
     redis_server: RedisServer,
 ) -> None:
     async with nodes(redis_server.url, 3) as made:

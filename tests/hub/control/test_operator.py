@@ -67,7 +67,9 @@ async def keyed() -> AsyncIterator[tuple[HubApplication, httpx2.AsyncClient]]:
 # -- the socket
 
 
-def test_a_private_socket_has_its_mode_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r89_a_private_socket_has_its_mode_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, int]] = []
     original = os.rename
 
@@ -174,7 +176,7 @@ async def test_other_requests_are_refused(
     assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
-async def test_the_public_listener_takes_no_commands(tmp_path: Path) -> None:
+async def test_r89_the_public_listener_takes_no_commands(tmp_path: Path) -> None:
     async with running(operator_socket=str(tmp_path / "hub.sock")) as app:
         for path in ("/kick", "/revoke", f"{PATH}/kick", "/connections"):
             assert (await ask(app, "POST", path, [("content-type", "application/json")], b"{}")).status == 404
@@ -183,7 +185,7 @@ async def test_the_public_listener_takes_no_commands(tmp_path: Path) -> None:
 # -- HTTP with a key
 
 
-async def test_commands_over_http_need_the_key() -> None:
+async def test_r89_commands_over_http_need_the_key() -> None:
     async with keyed() as (_, client):
         for given in ({}, {"authorization": f"Basic {KEY}"}, {"authorization": f"Bearer {KEY[:-1]}"}):
             reply = await client.post("/kick", json={"subject": "alice"}, headers=given)

@@ -59,7 +59,7 @@ async def rest_of(stream: Reply) -> list[Event]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_process_that_was_stopped_ends_the_streams_before_it_goes_on(
+async def test_r81_a_process_that_was_stopped_ends_the_streams_before_it_goes_on(
     kind: str, url_of: Callable[[str], str], start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
     place = tmp_path / "hub.sock"

@@ -100,7 +100,7 @@ async def test_a_key_of_publishers_ends_no_stream() -> None:
 
 
 @pytest.mark.parametrize("drain", [0, 0.2])
-async def test_the_streams_of_a_withdrawn_key_end_and_the_others_go_on(
+async def test_r88_the_streams_of_a_withdrawn_key_end_and_the_others_go_on(
     drain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HUB_SUBSCRIBER_KEY", NEW)
@@ -145,7 +145,7 @@ async def test_a_stream_that_gets_its_seat_after_the_withdrawal_ends_at_once() -
 
 @pytest.mark.processes
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_rotation_by_sighup_has_no_gap(workers: int, start_hub: type[HubProcess], tmp_path: Path) -> None:
+async def test_r88_a_rotation_by_sighup_has_no_gap(workers: int, start_hub: type[HubProcess], tmp_path: Path) -> None:
     key, old = tmp_path / "key", tmp_path / "old"
     key.write_text(OLD)
     old.write_text("")  # there is none

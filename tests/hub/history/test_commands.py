@@ -87,7 +87,7 @@ async def test_a_follower_yields_an_empty_page_for_a_command(kind: str, new_url:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_entry_comes_before_the_commands_that_were_taken_before_it(
+def test_r81_no_entry_comes_before_the_commands_that_were_taken_before_it(
     kind: str, new_url: Callable[[str], str], anyio_backend: Any
 ) -> None:
     step = st.tuples(st.integers(0, 1), st.sampled_from(["append", "command", "look"]))
@@ -226,7 +226,9 @@ async def test_an_old_command_is_dropped_but_never_the_newest(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_full_list_refuses_the_next_revocation_and_drops_none(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_r86_a_full_list_refuses_the_next_revocation_and_drops_none(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
     async with nodes(new_url(kind), revocations=2) as (node,):
         await node.hear()
         await node.command(revoke("alice"))

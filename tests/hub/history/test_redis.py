@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import hub
+from hub.control.commands import Command, Target
+from hub.control.ledger import ANSWERS_AGE
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base, codec
 from hub.history import redis as package
@@ -879,6 +881,15 @@ async def test_a_node_of_a_cluster_that_has_not_the_keys_is_refused(start_redis:
         await follower.until("a")
 
 
+async def test_the_answers_to_a_command_end_by_themselves(server: RedisServer) -> None:
+    async with opened(server.url) as log, opened(server.url) as other:
+        taken = await log.command(Command("kick", Target("subject", "alice")))
+        for node in (log, other):
+            await node.answer(taken.number, "{}")
+        seconds = server.ask("TTL", f"{{mercure}}:answers:{taken.number}")
+        assert 0 < int(seconds.removeprefix(":")) <= ANSWERS_AGE
+
+
 async def test_the_permissions_are_all_that_a_history_needs(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -896,6 +907,10 @@ async def test_the_permissions_are_all_that_a_history_needs(
         assert await other.newest() is not None
         await log.check()
         await log.beat()
+        taken = await log.command(Command("kick", Target("subject", "alice")))
+        await other.hear()
+        await other.answer(taken.number, "{}")
+        assert await log.answers(taken.number) == {other.node: "{}"}
         assert await log.prune(max_updates=1, max_bytes=2**30, max_age=0) == 1
     assert said(caplog, "does not allow INFO") == []
     assert said(caplog, "append-only file") != []
@@ -1255,7 +1270,7 @@ def test_the_scripts_are_in_the_package() -> None:
     }
     loaded = {name.lower(): script for name, script in vars(scripts).items() if isinstance(script, scripts.Script)}
     assert found == {"begin", *loaded}
-    assert len({script.sha for script in loaded.values()}) == len(loaded) == 12
+    assert len({script.sha for script in loaded.values()}) == len(loaded) == 13
     for name, script in loaded.items():
         assert "local function reply(" in script.text
         assert script.text.rstrip().splitlines()[-1].startswith("return reply("), name
