@@ -19,7 +19,6 @@ one step can do alone.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -128,10 +127,13 @@ class Publishing:
 
         Raises the errors of `Control.require_good`.
         """
-        await self._control.write_pending()
+        if self._control.pending:
+            await self._control.write_pending()
         while True:
             # Nothing is awaited between the question and the append, and the history
             # asks again in its own step.
             known = self._control.require_good(grant, heard)
-            with suppress(Outdated):
+            try:
                 return await self.history.append(updates, publisher=grant.publisher, known=known)
+            except Outdated:
+                continue

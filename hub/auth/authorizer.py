@@ -354,7 +354,7 @@ class Authorizer:
 
         While the list cannot be read, nobody is refused here: the request is, later.
         """
-        if self._ledger.is_current and self._ledger.revoking(grant.identity) is not None:
+        if self._ledger.revoked and self._ledger.is_current and self._ledger.revoking(grant.identity) is not None:
             raise InvalidToken("it is revoked")
 
     def _may_cache(self, verified: _Verified, generation: int) -> bool:

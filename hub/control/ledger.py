@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from hub.control.commands import Target
+
 if TYPE_CHECKING:
     from hub.control.commands import Command, Identity, News, Numbered
 
@@ -38,6 +40,10 @@ class Ledger:
         """How many commands were learned: a mark for `ended_since`."""
         self.due: deque[Numbered] = deque()
         """The commands that are not carried out here yet, in their order."""
+        self.is_settled = True
+        """Whether nothing must be done before the next dispatch; set by who does it."""
+        self.revoked: dict[Target, Command] = {}
+        """The revocations in force."""
         self.others: list[str] = []
         """The names of the other processes that were alive when the history was last
         asked."""
@@ -49,27 +55,22 @@ class Ledger:
         """Whether commands are unknown, so that any stream here might have to end."""
         self._has_heard = is_current  # whether anything was ever learned
         self._recent: deque[Command] = deque(maxlen=MAX_RECENT)  # the newest that were learned
-        self._revoked: dict[tuple[str, str, str | None], Command] = {}  # by target
 
     @property
     def is_due(self) -> bool:
-        """Whether something must be carried out before the next dispatch."""
+        """Whether something must be carried out."""
         return bool(self.due) or self.has_missed
-
-    def revocations(self) -> list[Command]:
-        """Return the revocations in force."""
-        return list(self._revoked.values())
 
     def has_room(self, command: Command, most: int) -> bool:
         """Return whether a command leaves no more than `most` revocations (R86)."""
         self._drop_ended(command)
-        return command.action != "revoke" or len(self._revoked) < most or command.target in self._revoked
+        return command.action != "revoke" or len(self.revoked) < most or command.target in self.revoked
 
     def lose(self) -> None:
         """Note that the list cannot be read."""
         if not self.was_lost:
             self.lost_others = self.others
-        self.is_current, self.was_lost = False, True
+        self.is_current, self.was_lost, self.is_settled = False, True, False
 
     def learn(self, news: News) -> None:
         """Take what the history has told.  Older news change nothing."""
@@ -77,16 +78,25 @@ class Ledger:
         if news.number <= self.number:
             return
         if not is_first and (news.revocations is not None or not news.is_whole):
-            self.has_missed = True
+            self.miss()
             self.heard += MAX_RECENT + 1  # whoever is on the way might be meant, too
         if news.revocations is not None:
-            self._revoked = {command.target: command for command in news.revocations if command.target is not None}
+            self.revoked = {command.target: command for command in news.revocations if command.target is not None}
         for numbered in news.commands:
             if numbered.number > self.number:
                 self.note(numbered.command)
                 if not is_first:  # before it has heard, a process has no stream
-                    self.due.append(numbered)
+                    self.add(numbered)
         self.number = news.number
+
+    def miss(self) -> None:
+        """Note that a stream here may have to end, of which nobody knows."""
+        self.has_missed, self.is_settled = True, False
+
+    def add(self, numbered: Numbered) -> None:
+        """Take a command that must be carried out."""
+        self.due.append(numbered)
+        self.is_settled = False
 
     def note(self, command: Command) -> None:
         """Take a command, which the history perhaps does not have yet."""
@@ -94,27 +104,24 @@ class Ledger:
         self._recent.append(command)
         if command.target is None or command.action not in ("revoke", "lift"):
             return
-        self._revoked.pop(command.target, None)
+        self.revoked.pop(command.target, None)
         if command.action == "revoke":
-            self._revoked[command.target] = command
+            self.revoked[command.target] = command
             self._drop_ended(command)
 
     def _drop_ended(self, newest: Command) -> None:
         """Forget the revocations that have ended when a command comes."""
         # `before` is a little later than now; `until` has room for that.
-        for one in list(self._revoked.values()):
+        for one in list(self.revoked.values()):
             if one.target is not None and one.until is not None and one.until < newest.before:
-                del self._revoked[one.target]
+                del self.revoked[one.target]
 
     def revoking(self, identity: Identity) -> Command | None:
         """Return the revocation that refuses a token (R84), or None."""
-        if not self._revoked:
-            return None
-        for by, value in (("subject", identity.subject), ("token_id", identity.token_id)):
-            if value is None:
-                continue
-            for issuer in (None, identity.issuer):
-                command = self._revoked.get((by, value, issuer))
+        subject, token_id = identity.subject or "", identity.token_id or ""  # no target is empty
+        for issuer in (None, identity.issuer):
+            for target in (Target("subject", subject, issuer), Target("token_id", token_id, issuer)):
+                command = self.revoked.get(target)
                 if command is not None and command.revokes(identity):
                     return command
         return None

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hub.delivery.audience import Audience
     from hub.delivery.live import Live
     from hub.delivery.observer import Observer
+    from hub.delivery.subscriber import Subscriber
     from hub.history.base import History
 
 log = structlog.stdlib.get_logger("hub")
@@ -45,6 +46,25 @@ RETRY_SECONDS: Final = 1.0
 """Seconds until the next attempt if a dispatch has failed."""
 
 T = TypeVar("T")
+
+
+class Commands(Protocol):
+    """The part of the hub that knows which streams must end at once."""
+
+    def ending(self, subscriber: Subscriber) -> Ending | None:
+        """Return why a subscriber must end when it gets its seat; None if it need not.
+
+        A command may have met it since its request came.
+        """
+        ...
+
+    def require_current(self) -> None:
+        """Raise `HistoryUnavailable` if the commands are not known."""
+        ...
+
+    async def carry_out(self) -> None:
+        """End the streams that the commands which are due have met."""
+        ...
 
 
 class Follower:
@@ -57,7 +77,7 @@ class Follower:
         live: Live,
         observer: Observer,
         *,
-        carry_out: Callable[[], Awaitable[None]],
+        control: Commands,
         write_interval: float,
         clock: Callable[[], float],
         random: Random,
@@ -66,7 +86,7 @@ class Follower:
         self._audience = audience
         self._live = live
         self._observer = observer
-        self._carry_out = carry_out  # ends the streams that commands have met
+        self._control = control
         self._write_interval = write_interval  # seconds
         self._hurry = asyncio.Event()  # set if nothing is held back any more
         self._clock = clock
@@ -99,7 +119,8 @@ class Follower:
                 if not self.is_ready:
                     await self._find_end()
                 async for entries in self._history.follow(self._live.position):
-                    await self._carry_out()  # the commands that came before the entries (R81)
+                    if not self._history.ledger.is_settled:  # the commands that came before the entries (R81)
+                        await self._control.carry_out()
                     if not entries:
                         continue
                     try:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
+UNREADABLE: Final = "the list of commands cannot be read"
 ANSWER_SECONDS: Final = 2.0
 """Seconds that a command waits for the answers of the other processes."""
 CALL_SECONDS: Final = 4.0
@@ -123,7 +124,8 @@ class Control:
         self._done: LRUCache[int, Counter[str]] = LRUCache(MAX_DONE)
         self._pages: LRUCache[int, list[dict[str, Any]]] = LRUCache(MAX_PAGES)
         self._local = 0  # the last number of a command that the history does not have; they descend
-        self._pending: list[Command] = []  # those that the history does not have yet
+        self.pending: list[Command] = []
+        """Those that the history does not have yet."""
         self._writing = asyncio.Lock()  # held while they are written
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -137,7 +139,7 @@ class Control:
     def require_current(self) -> None:
         """Raise `HistoryUnavailable` if the list of commands cannot be read."""
         if not self._ledger.is_current:
-            raise HistoryUnavailable("the list of commands cannot be read")
+            raise HistoryUnavailable(UNREADABLE)
 
     def ending(self, subscriber: Subscriber) -> Ending | None:
         """Return why a subscriber must end when it gets its seat (R83); None if it need
@@ -158,12 +160,14 @@ class Control:
         `Interrupted` if a command has met a grant of the application, which must be
         asked again.
         """
-        self.require_current()
-        if self._ledger.revoking(grant.identity) is not None:
+        ledger, identity = self._ledger, grant.identity
+        if not ledger.is_current:
+            raise HistoryUnavailable(UNREADABLE)
+        if ledger.revoked and ledger.revoking(identity) is not None:
             raise InvalidToken("it is revoked")
-        if grant.identity.issuer == APPLICATION and self._ledger.ended_since(heard, "", grant.identity):
+        if ledger.heard != heard and identity.issuer == APPLICATION and ledger.ended_since(heard, "", identity):
             raise Interrupted
-        return self._ledger.number
+        return ledger.number
 
     # -- commands
 
@@ -211,7 +215,7 @@ class Control:
         """Carry a command out before the history has it; return what it has ended."""
         self._local -= 1
         number = self._local
-        self._ledger.due.append(Numbered(number, command))
+        self._ledger.add(Numbered(number, command))
         await self._carry_out_due()
         return self._done.pop(number, Counter())
 
@@ -268,20 +272,20 @@ class Control:
     async def _alone(self, command: Command, early: Counter[str], error: HistoryUnavailable) -> Outcome:
         """Carry a command out here, and store it when the history is back."""
         ledger = self._ledger
-        if len(self._pending) >= MAX_COMMANDS:
+        if len(self.pending) >= MAX_COMMANDS:
             raise error
         if not ledger.has_room(command, self._settings.max_revocations):
             raise ListFull(self._settings.max_revocations)
         log.error("the history is away, so only this process knows a command", reason=error.reason)
         ledger.note(command)
-        self._pending.append(command)
-        if len(self._pending) == 1:
+        self.pending.append(command)
+        if len(self.pending) == 1:
             self._begin(self._write_later())
         ended = early + await self._end_here(command)
         return Outcome(ended, sorted(ledger.others), False)
 
     async def _write_later(self) -> None:
-        while self._pending:
+        while self.pending:
             await asyncio.sleep(self._random.uniform(*base.RETRY))
             with contextlib.suppress(HistoryUnavailable):
                 await self.write_pending()
@@ -291,15 +295,15 @@ class Control:
 
         Must be called before anything else is written.  Raises `HistoryUnavailable`.
         """
-        if not self._pending:
+        if not self.pending:
             return
         async with self._writing:
-            while self._pending:
+            while self.pending:
                 try:
-                    await self._history.command(self._pending[0])
+                    await self._history.command(self.pending[0])
                 except ListFull as error:
                     log.error("a revocation could not be stored, and holds on this process only", reason=str(error))
-                del self._pending[0]
+                del self.pending[0]
 
     # -- carrying out
 
@@ -309,11 +313,8 @@ class Control:
         Returns when all commands are carried out that were known at the call.  Raises
         `HistoryUnavailable` if the history was away, and is so again.
         """
-        ledger = self._ledger
-        if not (ledger.is_due or ledger.was_lost or self._turn.locked()):
-            return
         await self._carry_out_due()
-        if ledger.was_lost:
+        if self._ledger.was_lost:
             await self._call_others()
 
     async def _call_others(self) -> None:
@@ -338,7 +339,7 @@ class Control:
                             await self._carry_out_due()
                 await self._history.hear()
         except BaseException:
-            ledger.was_lost = True
+            ledger.was_lost, ledger.is_settled = True, False
             raise
         await self._carry_out_due()
 
@@ -354,7 +355,7 @@ class Control:
                         if command.action == "list":
                             self._pages[number] = await self._connections.page(command.target, command.after)
                 except BaseException:
-                    ledger.has_missed = True  # some streams that were met go on
+                    ledger.miss()  # some streams that were met go on
                     raise
                 for number, command in due:
                     ledger.due.popleft()
@@ -362,6 +363,7 @@ class Control:
                     if number > 0:
                         result = self._pages.get(number) if command.action == "list" else done[number]
                         self._begin(self._answer(number, json.dumps(result)))
+            ledger.is_settled = not ledger.was_lost
 
     async def _end(self, due: Iterable[Numbered]) -> defaultdict[int, Counter[str]]:
         """Abort the streams that are met; return how many, by command and issuer."""
@@ -412,10 +414,10 @@ class Control:
 
     async def aclose(self) -> None:
         """Store what only this process knows, if that is possible at once."""
-        if self._pending:
+        if self.pending:
             with contextlib.suppress(HistoryUnavailable):
                 await self.write_pending()
-            for command in self._pending:
+            for command in self.pending:
                 log.error("a command was lost: the history is away", action=command.action)
         for task in (tasks := list(self._tasks)):
             task.cancel()

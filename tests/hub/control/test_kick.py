@@ -381,12 +381,12 @@ async def test_r85_with_a_longest_life_revocations_end_by_themselves() -> None:
     async with application(max_token_life=60, leeway=10) as app:
         now = time.time()
         await app.revoke(subject="alice")
-        (one,) = app.hub.history.ledger.revocations()
+        (one,) = app.hub.history.ledger.revoked.values()
         assert one.until is not None
         assert now + 79 < one.until < time.time() + 81
     async with application() as app:
         await app.revoke(subject="alice")
-        (one,) = app.hub.history.ledger.revocations()
+        (one,) = app.hub.history.ledger.revoked.values()
         assert one.until is None
 
 
@@ -408,7 +408,7 @@ async def test_a_process_that_missed_commands_ends_all_streams() -> None:
     async with serving() as (app, server):
         streams = [await subscribe(server, ("topic", "a"), token=token(one)) for one in ("alice", "bob")]
         await until(lambda: app.hub.delivery.live_count == 2)
-        app.hub.history.ledger.has_missed = True
+        app.hub.history.ledger.miss()
         await app.publish("a", data="later")
         assert [await rest(stream) for stream in streams] == [[], []]
 

@@ -261,6 +261,6 @@ async def test_too_many_commands_for_a_history_that_is_away_are_refused(
         with pytest.raises(HistoryUnavailable):
             await app.disconnect(subject="carol")
         redis_server.start()
-        await until(lambda: app.hub.history.ledger.is_current and not app.hub.control._pending)
-        (stored,) = app.hub.history.ledger.revocations()
+        await until(lambda: app.hub.history.ledger.is_current and not app.hub.control.pending)
+        (stored,) = app.hub.history.ledger.revoked.values()
         assert stored.target == Target("subject", "alice")
