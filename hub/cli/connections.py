@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hub.cli.app import FAILED, app, warn
-from hub.cli.operator_options import Issuer, KeyId, Socket, Subject, Subscriber, TokenId, ask
+from hub.cli.operator_options import Issuer, KeyId, Socket, Subject, Subscriber, TokenId, ask, one_of
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import escaped, example
 
@@ -33,10 +33,12 @@ def connections(
 ) -> None:
     """Print who is connected to the hub, or those whom one option names.
 
-    `behind` is how many entries of the history a stream has not been sent yet, whether
-    it wants them or not.
+    A stream that is `live` has been sent all that it wants; one that is `behind` takes
+    what it can, and the number says how many entries of the history come after its
+    position, whether it wants them or not.
     """
-    given = {"subject": subject, "subscriber": subscriber, "token_id": token_id, "key_id": key_id, "issuer": issuer}
+    names = {"subject": subject, "subscriber": subscriber, "token_id": token_id, "key_id": key_id, "issuer": issuer}
+    given = one_of(names) if any(value is not None for value in names.values()) else names
     silent: set[str] = set()
     for page in _pages(given, socket, config, env_file):
         silent.update(page["silent"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hub.cli.app import app
-from hub.cli.operator_options import Issuer, Json, KeyId, Socket, Subject, Subscriber, TokenId, ask, report
+from hub.cli.operator_options import Issuer, Json, KeyId, Socket, Subject, Subscriber, TokenId, ask, one_of, report
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import example
 
@@ -28,4 +28,4 @@ def kick(
     `skipfilter revoke`.  Give one of --subject, --subscriber, --token-id and --key-id.
     """
     given = {"subject": subject, "subscriber": subscriber, "token_id": token_id, "key_id": key_id, "issuer": issuer}
-    report(ask("/kick", given, socket=socket, config=config, env_file=env_file), as_json=as_json)
+    report(ask("/kick", one_of(given), socket=socket, config=config, env_file=env_file), as_json=as_json)

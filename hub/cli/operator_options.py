@@ -16,8 +16,9 @@ from skipfilter.text import escaped
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECONDS: Final = 30.0
-"""Seconds that an answer may take."""
+SECONDS: Final = 15.0
+"""Seconds that an answer may take: longer than a hub waits for its history and its
+other processes."""
 
 Socket = Annotated[
     str,
@@ -50,6 +51,8 @@ def ask(path: str, given: dict[str, Any], *, socket: str, config: Path | None, e
             reply = client.post(f"http://hub{path}", json=body)
     except httpx2.ConnectError:
         fail(f"{socket}: no hub takes commands there; --socket names another place", FAILED)
+    except httpx2.TimeoutException:
+        fail(f"{socket}: no answer within {SECONDS:.0f} seconds: the process there hangs", FAILED)
     except httpx2.HTTPError as error:
         fail(f"{socket}: {error}", FAILED)
     try:
@@ -57,25 +60,39 @@ def ask(path: str, given: dict[str, Any], *, socket: str, config: Path | None, e
     except ValueError:
         fail(f"{socket}: this is not a hub", FAILED)
     if reply.status_code != httpx2.codes.OK:
-        fail(answer.get("detail") or answer["title"], FAILED)
+        reason = answer.get("detail") or answer["title"]
+        if reply.status_code == httpx2.codes.BAD_REQUEST:
+            fail(reason)
+        fail(reason, FAILED)
     return answer
 
 
-def report(answer: dict[str, Any], *, as_json: bool, done: str = "") -> None:
-    """Print what a command has done: `done`, or how many streams it has ended.
+def one_of(given: dict[str, str | None]) -> dict[str, str | None]:
+    """Return what options give; end the command unless it is one thing, or one with
+    --issuer.
+    """
+    names = [f"--{name.replace('_', '-')}" for name in given if name != "issuer"]
+    if sum(value is not None for name, value in given.items() if name != "issuer") != 1:
+        fail(f"give one of {', '.join(names[:-1])} and {names[-1]}")
+    return given
+
+
+def report(answer: dict[str, Any], *, as_json: bool, done: str = "", ends: bool = True) -> None:
+    """Print what a command has done: how many streams it has ended, if it `ends` any,
+    and `done`.
 
     The exit status is 1 if not every process has done it.
     """
     if as_json:
         typer.echo(json.dumps(answer))
-    elif done:
-        typer.echo(done)
-    else:
+    if ends and not as_json:
         ended, count = answer["ended"], sum(answer["ended"].values())
         whose = ", ".join(f"{number} of {issuer}" for issuer, number in sorted(ended.items()))
-        typer.echo(escaped(f"{count} streams ended{f': {whose}' if whose else ''}"))
+        typer.echo(escaped(f"{count} {'stream' if count == 1 else 'streams'} ended{f': {whose}' if whose else ''}"))
         if answer["not_revoked"]:
             typer.echo(f"{answer['not_revoked']} of them were sessions of the application, which alone can refuse them")
+    if done and not as_json:
+        typer.echo(done)
     if not answer["stored"]:
         warn("the history is away: the process that was asked has done it, and stores it when the history is back")
     for name in answer["silent"]:

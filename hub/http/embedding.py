@@ -209,6 +209,11 @@ class HubApplication(Application):
         self._require_running()
         return await self.hub.control.give("lift", **named)
 
+    def revocations(self) -> list[dict[str, Any]]:
+        """Return the revocations in force; see `Control.revocations`."""
+        self._require_running()
+        return self.hub.control.revocations()
+
     async def connections(self, *, after: str = "", **named: Unpack[Named]) -> ConnectionPage:
         """Return who is connected to all processes, 100 at a time.
 

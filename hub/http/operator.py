@@ -6,6 +6,10 @@
 
     200  {"ended": {"classic": 2}, "silent": [], "stored": true, "not_revoked": 0}
 
+    POST /revocations  {}                                 which are in force
+
+    200  {"revocations": [{"subject": "42", "before": "2026-…", …}]}
+
     POST /connections  {"after": "urn:uuid:…"}            who is connected
 
     200  {"connections": [{"subscriber": …}], "next": "urn:uuid:…", "silent": []}
@@ -144,6 +148,7 @@ class Operator:
             "/kick": partial(self._command, "kick"),
             "/revoke": partial(self._command, "revoke"),
             "/lift": partial(self._command, "lift"),
+            "/revocations": self._revocations,
             "/connections": self._list,
         }
 
@@ -179,7 +184,7 @@ class Operator:
                 self._require_key(request)
             response: Response = JSONResponse(await self._result(request), headers=NOT_STORED)
         except (_Refused, RequestError) as error:
-            log.info("command refused", status=error.status, reason=str(error))
+            log.info("command refused", status=error.status, reason=str(error), address=request.address or "the socket")
             response = problems.problem(error.status, error.title, str(error), dict(error.headers))
         except Exception:
             log.exception("a command failed")
@@ -234,6 +239,11 @@ class Operator:
             "stored": outcome.is_stored,
             "not_revoked": outcome.not_revoked if action == "revoke" else 0,
         }
+
+    async def _revocations(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the revocations in force."""
+        _require_texts(given, frozenset())
+        return {"revocations": self._hub.control.revocations()}
 
     async def _list(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return a page of the connections of all processes."""

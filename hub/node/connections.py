@@ -81,8 +81,8 @@ class Connections:
             "token_id": identity.token_id,
             "key_id": identity.key_id,
             "address": subscriber.address,
-            "since": _moment(self._wall_clock() - self._clock() + seat.came),
-            "expires": None if grant.expires is None else _moment(grant.expires),
+            "since": moment(self._wall_clock() - self._clock() + seat.came),
+            "expires": None if grant.expires is None else moment(grant.expires),
             "matchers": len(subscriber.subscribed),
             "first_matchers": shown_matchers(subscriber.subscribed),
             "grants": len(grant.subscribe),
@@ -92,7 +92,7 @@ class Connections:
         }
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
     """Return a time as text, in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

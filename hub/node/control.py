@@ -27,7 +27,7 @@ from hub.control.ledger import MAX_COMMANDS
 from hub.delivery.seat import Ending
 from hub.errors import HistoryUnavailable, Interrupted, InvalidToken, ListFull
 from hub.history import base
-from hub.node.connections import PAGE
+from hub.node.connections import PAGE, moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -202,7 +202,7 @@ class Control:
             by=target.by,
             issuer=target.issuer,
             ended=sum(outcome.ended.values()),
-            silent=len(outcome.silent),
+            silent=outcome.silent,
             **{target.by: target.value},
         )
         return outcome
@@ -249,6 +249,24 @@ class Control:
             str(page[-1]["subscriber"]) if len(page) == PAGE else None,
             sorted(set(taken.others) - answers.keys()),
         )
+
+    def revocations(self) -> list[dict[str, Any]]:
+        """Return the revocations in force, the oldest first.
+
+        Each has a `subject` or a `token_id`, an `issuer` (None for all), `before`, the
+        latest `iat` that it refuses, and `until`, when it ends, or None.  Raises
+        `HistoryUnavailable`.
+        """
+        self.require_current()
+        return [
+            {
+                target.by: target.value,
+                "issuer": target.issuer,
+                "before": moment(command.before),
+                "until": None if command.until is None else moment(command.until),
+            }
+            for target, command in self._ledger.revoked.items()
+        ]
 
     async def _all_answers(self, taken: Taken) -> dict[str, str]:
         """Wait for the answers of the other processes; return them by their names."""

@@ -215,10 +215,13 @@ class AsgiConnection:
     def abort(self, *, reset: bool = False) -> None:
         """Close the connection at once, and interrupt what the request's task does.
 
-        Does nothing before `begin`.
+        Does nothing before `begin`.  On an unknown server, a connection to be `reset`
+        can only end as others do.
         """
         if self._task is not None:
             self._link.abort(reset=reset)
+            if reset and self._link is NO_LINK:
+                self.finish()
             self._interrupt()
 
     def stop(self) -> None:

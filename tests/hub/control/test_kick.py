@@ -399,8 +399,8 @@ async def test_each_command_has_a_line_in_the_log() -> None:
     for line in told:
         del line["log_level"]
     assert told == [
-        {"event": "command: kick", "by": "subject", "subject": "alice", "issuer": None, "ended": 0, "silent": 0},
-        {"event": "command: revoke", "by": "token_id", "token_id": "t1", "issuer": "classic", "ended": 0, "silent": 0},
+        {"event": "command: kick", "by": "subject", "subject": "alice", "issuer": None, "ended": 0, "silent": []},
+        {"event": "command: revoke", "by": "token_id", "token_id": "t1", "issuer": "classic", "ended": 0, "silent": []},
     ]
 
 

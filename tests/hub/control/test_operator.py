@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -142,6 +143,9 @@ async def test_commands_over_the_socket_need_no_key(tmp_path: Path) -> None:
             await until(lambda: app.hub.delivery.connection_count == 0)
         assert (await client.post("/revoke", json={"subject": "alice"})).status_code == 200
         assert len(app.hub.history.ledger.revoked) == 1
+        (one,) = (await client.post("/revocations", json={})).json()["revocations"]
+        assert (one["subject"], one["issuer"], one["until"]) == ("alice", None, None)
+        assert (await client.post("/revocations", json={"subject": "alice"})).status_code == 400
         assert (await client.post("/lift", json={"subject": "alice"})).status_code == 200
         assert not app.hub.history.ledger.revoked
     assert not path.exists()
@@ -152,7 +156,7 @@ async def test_commands_over_the_socket_need_no_key(tmp_path: Path) -> None:
     [
         ("GET", "/kick", {}, b"", 405, "the method of each path is POST"),
         ("OPTIONS", "/kick", {"origin": "https://evil.example"}, b"", 405, "the method of each path is POST"),
-        ("POST", "/", {}, b"{}", 404, "the paths are /kick, /revoke, /lift, /connections"),
+        ("POST", "/", {}, b"{}", 404, "the paths are /kick, /revoke, /lift, /revocations, /connections"),
         ("POST", "/kick", {"content-type": "text/plain"}, b"{}", 415, "the body must be application/json"),
         ("POST", "/kick", {}, b"[]", 400, "the body must be an object of JSON"),
         ("POST", "/kick", {}, b"{", 400, "the body must be an object of JSON"),
@@ -302,11 +306,23 @@ async def test_an_operator_ends_the_streams_of_a_user(
         assert not await stream.ends()
     refused = await asyncio.to_thread(run, "kick", "--socket", str(place))
     assert (refused.returncode, refused.stderr) == (
-        1, "skipfilter: give exactly one of subject, subscriber, token_id, key_id\n",
+        2, "skipfilter: give one of --subject, --subscriber, --token-id and --key-id\n",
+    )  # fmt: skip
+    refused = await asyncio.to_thread(run, "kick", "--subject", "", "--socket", str(place))
+    assert (refused.returncode, refused.stderr) == (
+        2, "skipfilter: subject '' has 0 characters; it must have 1 to 1024\n",
     )  # fmt: skip
     revoked = await asyncio.to_thread(run, "revoke", "--subject", "bob", "--json", HUB_OPERATOR_SOCKET=str(place))
     assert json.loads(revoked.stdout) == {"ended": {"classic": 1}, "silent": [], "stored": True, "not_revoked": 0}
     assert not await streams[6].ends()
+    told = await asyncio.to_thread(run, "revoke", "--token-id", "t1", HUB_OPERATOR_SOCKET=str(place))
+    assert (told.returncode, told.stdout) == (0, "0 streams ended\nthe token is refused\n")
+    listed = await asyncio.to_thread(run, "revoke", "--list", HUB_OPERATOR_SOCKET=str(place))
+    assert re.fullmatch(
+        r"subject bob, issued until [\d-]+T[\d:+]+: stays until --lift\ntoken t1: stays until --lift\n", listed.stdout
+    )
+    refused = await asyncio.to_thread(run, "revoke", "--list", "--subject", "bob", HUB_OPERATOR_SOCKET=str(place))
+    assert refused.returncode == 2
     lifted = await asyncio.to_thread(run, "revoke", "--subject", "bob", "--lift", HUB_OPERATOR_SOCKET=str(place))
     assert (lifted.returncode, lifted.stdout) == (0, "the tokens are accepted again\n")
     url = next(line.split()[1] for line in hub.welcome.splitlines() if line.startswith("Commands"))

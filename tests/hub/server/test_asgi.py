@@ -276,6 +276,22 @@ async def test_an_abort_interrupts_a_head_that_waits_on_an_unknown_server() -> N
     assert not await asyncio.wait_for(begins, HANG)
 
 
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_connection_to_be_reset_ends_as_others_do_on_an_unknown_server(reset: bool) -> None:
+    sent: list[Message] = []
+
+    async def note(message: Message) -> None:
+        sent.append(message)
+
+    connection = await begun(note)
+    assert connection.write(b"1")
+    connection.abort(reset=reset)
+    connection.stop()
+    assert await connection.serve()
+    bodies = [(message["body"], message["more_body"]) for message in sent]
+    assert bodies == [(b"1", True)] + [(b"", False)] * reset
+
+
 async def test_a_timeout_of_the_work_itself_is_raised() -> None:
     async def work() -> None:
         raise TimeoutError("its own")
