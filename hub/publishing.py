@@ -115,20 +115,19 @@ class Publishing:
         """Append updates that are checked, as soon as the window has room."""
         began = self._clock()
         self._observer.publishing(updates)
-        if grant is None:
-            publisher, append = "", partial(self.history.append, updates)
-        else:
-            publisher, append = grant.publisher, partial(self._append_granted, updates, grant, heard)
-        stored = await self._window.append(updates, append)
+        stored = await self._window.append(updates, partial(self._store, updates, grant, heard))
+        publisher = "" if grant is None else grant.publisher
         self._observer.published(updates, len(stored), self._clock() - began, publisher)
 
-    async def _append_granted(self, updates: Sequence[Update], grant: CompiledGrant, heard: int) -> list[Entry]:
+    async def _store(self, updates: Sequence[Update], grant: CompiledGrant | None, heard: int) -> list[Entry]:
         """Append updates, unless a command after the mark `heard` has met their grant.
 
         Raises the errors of `Control.require_good`.
         """
         if self._control.pending:
             await self._control.write_pending()
+        if grant is None:
+            return await self.history.append(updates)
         while True:
             # Nothing is awaited between the question and the append, and the history
             # asks again in its own step.

@@ -96,6 +96,7 @@ def report(answer: dict[str, Any], *, as_json: bool, done: str = "", ends: bool 
     if not answer["stored"]:
         warn("the history is away: the process that was asked has done it, and stores it when the history is back")
     for name in answer["silent"]:
-        warn(f"{name} has not answered; it does it before it sends anything that is published later")
+        when = "before it sends anything that is published later" if answer["stored"] else "once it is stored"
+        warn(f"{name} has not answered; it does it {when}")
     if answer["silent"] or not answer["stored"]:
         raise typer.Exit(FAILED)

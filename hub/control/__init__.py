@@ -40,7 +40,8 @@ the command out at once, names all others as silent, and stores the command when
 history is back.  After it was away, each process calls those that it knew before, and
 dispatches nothing until they have answered, or CALL_SECONDS have passed.  So nothing
 that is published later comes before the command, unless the process that was asked has
-died with it.
+died with it.  A history that is full, and can still be read, is not away for the
+others: they learn the command when it is stored, RETRY seconds after there is room.
 
 Bounds: a text of a command has MAX_TEXT characters; the list has MAX_COMMANDS commands
 of MAX_AGE seconds; a hub has `max_revocations` revocations, and a full list refuses the

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from hub.control.commands import Target
+from hub.control.commands import APPLICATION, Target
 
 if TYPE_CHECKING:
     from hub.control.commands import Command, Identity, News, Numbered
@@ -84,9 +84,11 @@ class Ledger:
             self.revoked = {command.target: command for command in news.revocations if command.target is not None}
         for numbered in news.commands:
             if numbered.number > self.number:
-                self.note(numbered.command)
+                self._note(numbered.command)
                 if not is_first:  # before it has heard, a process has no stream
                     self.add(numbered)
+        if news.commands:
+            self._drop_ended(news.commands[-1].command)
         self.number = news.number
 
     def miss(self) -> None:
@@ -99,7 +101,11 @@ class Ledger:
         self.is_settled = False
 
     def note(self, command: Command) -> None:
-        """Take a command, which the history perhaps does not have yet."""
+        """Take a command that the history does not have yet."""
+        self._note(command)
+        self._drop_ended(command)
+
+    def _note(self, command: Command) -> None:
         self.heard += 1
         self._recent.append(command)
         if command.target is None or command.action not in ("revoke", "lift"):
@@ -107,7 +113,6 @@ class Ledger:
         self.revoked.pop(command.target, None)
         if command.action == "revoke":
             self.revoked[command.target] = command
-            self._drop_ended(command)
 
     def _drop_ended(self, newest: Command) -> None:
         """Forget the revocations that have ended when a command comes."""
@@ -118,6 +123,8 @@ class Ledger:
 
     def revoking(self, identity: Identity) -> Command | None:
         """Return the revocation that refuses a token (R84), or None."""
+        if identity.issuer == APPLICATION:  # it alone can refuse its grants
+            return None
         subject, token_id = identity.subject or "", identity.token_id or ""  # no target is empty
         for issuer in (None, identity.issuer):
             for target in (Target("subject", subject, issuer), Target("token_id", token_id, issuer)):

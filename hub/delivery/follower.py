@@ -101,7 +101,6 @@ class Follower:
         If the history is unavailable, `run` finds the end later.
         """
         try:
-            await self._history.hear()
             await self._find_end()
         except HistoryUnavailable as error:
             log.warning("the history is unavailable; no client is served until it works", reason=error.reason)
@@ -114,13 +113,14 @@ class Follower:
         release = 0  # up to this position, nothing is held back
         while True:
             try:
-                if not (self.is_ready and self._history.ledger.is_current):
-                    await self._history.hear()
                 if not self.is_ready:
                     await self._find_end()
+                elif not self._history.ledger.is_current:
+                    await self._history.hear()
+                await self._settle()  # `follow` says only what is new from now on
                 async for entries in self._history.follow(self._live.position):
-                    if not self._history.ledger.is_settled:  # the commands that came before the entries (R81)
-                        await self._control.carry_out()
+                    if not self._history.ledger.is_settled:
+                        await self._settle()
                     if not entries:
                         continue
                     try:
@@ -181,8 +181,16 @@ class Follower:
 
     async def _find_end(self) -> None:
         """Make the end of the history the position of the live seats."""
-        self._live.move_to(await self._history.end())
+        end = await self._history.end()
+        await self._history.hear()  # not before, so that all commands before the end are known
+        await self._settle()
+        self._live.move_to(end)
         self.is_ready = True
+
+    async def _settle(self) -> None:
+        """Carry out the commands that came before what is dispatched next (R81)."""
+        if not self._history.ledger.is_settled:
+            await self._control.carry_out()
 
     async def _close_all(self, reason: Ending) -> None:
         """End all streams, so that their clients reconnect with their cursors."""

@@ -38,6 +38,7 @@ import structlog
 import uvicorn
 from cachetools import TTLCache
 from starlette.responses import JSONResponse, Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from hub.control.commands import By
@@ -64,6 +65,12 @@ MAX_BODY: Final = 2**16
 """Bytes in the body of a request, at most."""
 BODY_SECONDS: Final = 5.0
 """Seconds that a body may take."""
+MAX_HEAD: Final = 2**14
+"""Bytes in the head of a request, at most."""
+MOST_CONNECTIONS: Final = 100
+"""Open connections, at most; further ones end at once."""
+IDLE_SECONDS: Final = 60.0
+"""Seconds after which a connection ends that has no whole request."""
 MOST_FAILURES: Final = 10
 """Wrong keys of one address in FAILURE_SECONDS before it is refused without a look."""
 FAILURE_SECONDS: Final = 60.0
@@ -159,13 +166,14 @@ class Operator:
         async with AsyncExitStack() as stack:
             for listener, needs_key in listeners.sockets:
                 app = partial(self._answer, needs_key)
+                # h11, because it limits the head of a request; httptools does not.
                 config = uvicorn.Config(
-                    app, interface="asgi3", lifespan="off", log_config=None, proxy_headers=False, server_header=False
-                )
+                    app, interface="asgi3", lifespan="off", log_config=None, proxy_headers=False, server_header=False,
+                    http="h11", h11_max_incomplete_event_size=MAX_HEAD,
+                )  # fmt: skip
                 config.load()
-                protocol: Any = partial(cast("Any", config.http_protocol_class), config, state, {})
                 # A duplicate, because the server closes what it gets.
-                server = await loop.create_server(protocol, sock=listener.dup())
+                server = await loop.create_server(partial(_protocol, config, state), sock=listener.dup())
                 stack.callback(server.close)
             try:
                 yield
@@ -249,6 +257,30 @@ class Operator:
         """Return a page of the connections of all processes."""
         _require_texts(given, _FIELDS | {"after"})
         return (await self._hub.control.connected(**given))._asdict()
+
+
+def _protocol(config: uvicorn.Config, state: ServerState) -> asyncio.Protocol:
+    """Return what reads a new connection; it ends at once if there are too many."""
+    if len(state.connections) >= MOST_CONNECTIONS:
+        return _TooMany()
+    protocol = H11Protocol(config, state, {})
+    asyncio.get_running_loop().call_later(IDLE_SECONDS, _end_idle, protocol)
+    return protocol
+
+
+def _end_idle(protocol: H11Protocol) -> None:
+    """End a connection that has no request in progress, or look again later."""
+    if protocol.transport.is_closing():
+        return
+    if protocol.cycle is None or protocol.cycle.response_complete:
+        protocol.transport.abort()
+    else:
+        asyncio.get_running_loop().call_later(IDLE_SECONDS, _end_idle, protocol)
+
+
+class _TooMany(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
 
 
 def _require_texts(given: dict[str, Any], allowed: frozenset[str]) -> None:

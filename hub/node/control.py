@@ -68,10 +68,10 @@ class Outcome(NamedTuple):
     tokens, `application` for grants of the application, and `anonymous`."""
     silent: Sequence[str]
     """The names of the processes that have not answered.  They carry it out before they
-    dispatch anything that is published later."""
+    dispatch anything that is published after it was stored."""
     is_stored: bool
-    """Whether the history has it.  If not, the history is away; this process has
-    carried the command out, and stores it when the history is back."""
+    """Whether the history has it.  If not, the history is away, or full; this process
+    has carried the command out, and stores it when the history is back."""
 
     @property
     def not_revoked(self) -> int:
@@ -149,6 +149,9 @@ class Control:
         """
         heard, grant = subscriber.heard, subscriber.grant
         if heard is not None and self._ledger.ended_since(heard, subscriber.id, grant.identity):
+            return Ending.KICKED
+        # Its token may have been verified while the list could not be read.
+        if self._ledger.revoked and self._ledger.revoking(grant.identity) is not None:
             return Ending.KICKED
         return None if self._trusts(grant) else Ending.KEY_WITHDRAWN
 
@@ -311,7 +314,7 @@ class Control:
     async def write_pending(self) -> None:
         """Store the commands that only this process knows, in their order.
 
-        Must be called before anything else is written.  Raises `HistoryUnavailable`.
+        Must be called before any update is appended.  Raises `HistoryUnavailable`.
         """
         if not self.pending:
             return
@@ -372,6 +375,9 @@ class Control:
                     for number, command in due:
                         if command.action == "list":
                             self._pages[number] = await self._connections.page(command.target, command.after)
+                except asyncio.CancelledError:
+                    ledger.has_missed |= all_of_them  # the commands are still due
+                    raise
                 except BaseException:
                     ledger.miss()  # some streams that were met go on
                     raise

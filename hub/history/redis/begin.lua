@@ -1,7 +1,7 @@
 -- The beginning of every script: reads the state, and begins a new epoch if entries
 -- were lost.
 --
--- __init__.py in this directory explains KEYS.  ARGV[1..5] are the knowledge of the
+-- __init__.py in this directory explains KEYS.  ARGV[1..6] are the knowledge of the
 -- node: the epoch, n of the published anchor, the hash of its mark, the same two of the
 -- presence anchor, and the number of the newest command.  A script's own arguments begin
 -- at ARGV[7].

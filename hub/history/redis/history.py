@@ -267,7 +267,7 @@ class RedisHistory:
         examined = False  # whether this is still the server whose configuration was looked at
         while True:
             try:
-                if end is not None:
+                if end is not None and self.ledger.heard == heard:
                     # XREAD only wakes this iterator: the page below has the entries,
                     # and its script checks the anchors.  XREAD does not return if the
                     # stream is deleted, so it waits for CHECK_SECONDS at most.

@@ -304,8 +304,8 @@ class Writing:
             " (SELECT number FROM command ORDER BY number DESC LIMIT 1 OFFSET ?)",
             (self.newest - 1_000 * MAX_AGE, MAX_COMMANDS),
         )
-        before = [] if self.news is None else self.news.commands
-        self.news = News(self.newest, [*before, numbered], self.news and self.news.revocations)
+        news = self.news or News(self.newest, [])
+        self.news = news._replace(number=self.newest, commands=[*news.commands, numbered])
         self.has_told = True
         return self.newest
 

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hub import Grant, Settings, create_app
 from hub.auth.signing import sign_classic_token
-from hub.control.commands import Command, News, Numbered, Taken
+from hub.control.commands import Command, News, Numbered, Taken, Target
 from hub.development import DEVELOPMENT_KEY
 from hub.errors import HistoryUnavailable, InvalidRequest, InvalidToken, NotRunning
 from hub.history.base import Retention
@@ -353,6 +353,24 @@ async def test_r84_a_login_in_the_same_second_waits_for_the_leeway() -> None:
                 assert refused.value.reason == "it is revoked"
 
 
+async def test_r83_a_token_that_was_verified_while_the_list_could_not_be_read_is_asked_again() -> None:
+    async with serving() as (app, server):
+        await app.revoke(subject="alice")
+        app.hub.history.ledger.lose()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        heads = ("host: x", "content-length: 7", ": ".join(FORM), ": ".join(bearer(token("alice"))), "", "")
+        writer.write("\r\n".join([f"QUERY {PATH} HTTP/1.1", *heads]).encode())
+        await until(lambda: app.hub.authorizer.cached[0] == 1)
+        await app.hub.history.hear()  # it can be read again
+        writer.write(b"topic=a")
+        stream = Reply(reader, writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await stream.read_head()
+        await app.publish("a", data="secret", private=True)
+        assert await rest(stream) == []
+        await stream.close()
+
+
 async def test_r84_a_token_without_iat_is_met() -> None:
     async with application() as app:
         endless = classic_token()
@@ -375,6 +393,9 @@ async def test_the_answer_says_what_cannot_be_revoked() -> None:
         again = await request(server, "GET", f"{PATH}?match=a", [("x-user", "alice")])
         assert again.status == 200  # the application decides, not the list
         await again.close()
+        headers = [("x-user", "alice"), ("authorization", "Session 1"), FORM]
+        async with await request(server, "POST", PATH, headers, b"topic=a") as published:
+            assert published.status == 200
 
 
 async def test_r85_with_a_longest_life_revocations_end_by_themselves() -> None:
@@ -452,6 +473,78 @@ async def test_a_failure_while_a_command_is_carried_out_ends_all_streams(monkeyp
         with contextlib.suppress(RuntimeError):  # or the follower of the history has it
             await app.disconnect(subject="alice")
         assert await rest(stream) == []
+
+
+async def test_a_command_that_comes_between_two_followings_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as (app, server):
+        alice = await subscribe(server, ("topic", "a"), token=token("alice"))
+        await until(lambda: app.hub.delivery.live_count == 1)
+        history = app.hub.history
+        assert isinstance(history, MemoryHistory)
+
+        async def fail(after: int) -> Any:
+            raise HistoryUnavailable("it failed")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(history, "read", fail)
+            history._wake()
+            await until(lambda: not history.ledger.is_current)
+        await history.command(Command("kick", Target("subject", "alice")))  # nobody follows now
+        assert await rest(alice) == []
+
+
+async def test_no_position_is_taken_before_the_commands_before_it_are_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as (app, server):
+        alice = await subscribe(server, ("topic", "a"), token=token("alice"))
+        await until(lambda: app.hub.delivery.live_count == 1)
+        history, follower = app.hub.history, app.hub.delivery._follower
+        found, hear, taken = history.end, history.hear, list[Any]()
+        kick = Numbered(history.ledger.number + 1, Command("kick", Target("subject", "alice")))
+
+        async def end() -> int:
+            history.hear = heard  # type: ignore[method-assign]
+            return await found()
+
+        async def heard() -> None:
+            history.ledger.learn(News(kick.number, [kick]))
+            await hear()
+
+        monkeypatch.setattr(history, "end", end)
+        monkeypatch.setattr(history, "hear", hear)
+        monkeypatch.setattr(follower._live, "move_to", lambda _: taken.append(app.hub.control._done.get(kick.number)))
+        await follower._find_end()
+        assert taken == [{"classic": 1}]
+        assert await rest(alice) == []
+
+
+async def test_a_caller_that_does_not_wait_ends_no_other_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as (app, server):
+        alice = await subscribe(server, ("topic", "a"), token=token("alice"))
+        bob = await subscribe(server, ("topic", "a"), token=token("bob"))
+        await until(lambda: app.hub.delivery.live_count == 2)
+        original, never = app.hub.control._end, asyncio.Event()
+        carrying = asyncio.Event()
+
+        async def hang(due: Any) -> Any:
+            carrying.set()
+            await never.wait()
+            return await original(due)
+
+        monkeypatch.setattr(app.hub.control, "_end", hang)
+        kick = Numbered(app.hub.history.ledger.number + 1, Command("kick", Target("subject", "alice")))
+        app.hub.history.ledger.learn(News(kick.number, [kick]))
+        carried = asyncio.ensure_future(app.hub.control.carry_out())
+        await carrying.wait()
+        carried.cancel()
+        await asyncio.wait([carried])
+        monkeypatch.setattr(app.hub.control, "_end", original)
+        never.set()
+        await app.publish("a", data="later")
+        assert await rest(alice) == []
+        assert (await bob.next_event()).data == "later"
+        await bob.close()
 
 
 async def test_a_stream_is_counted_by_the_first_command_that_ends_it() -> None:

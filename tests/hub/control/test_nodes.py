@@ -227,6 +227,21 @@ async def test_r81_when_redis_is_back_nothing_later_comes_before_the_commands_of
 
 
 @pytest.mark.processes
+async def test_the_program_publishes_after_the_commands_that_could_not_be_stored(redis_server: RedisServer) -> None:
+    async with (
+        nodes(redis_server.url) as (one, other),
+        follow(other, ("topic", "a"), headers=[bearer(token("alice"))]) as stream,
+    ):
+        await until(lambda: other.hub.delivery.live_count == 1)
+        redis_server.ask("CONFIG", "SET", "maxmemory", "1")
+        assert not (await one.disconnect(subject="alice")).is_stored
+        redis_server.ask("CONFIG", "SET", "maxmemory", "0")
+        await one.publish("a", data="later", private=True)
+        await until(lambda: other.hub.delivery.connection_count == 0)
+        assert b"later" not in stream.body
+
+
+@pytest.mark.processes
 async def test_a_process_that_has_died_is_not_waited_for_for_long(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -28,7 +29,7 @@ from tests.asgi import PATH, ask, follow
 from tests.conftest import suspend
 from tests.hub.commands import run
 from tests.hub.control.test_kick import token
-from tests.waiting import until
+from tests.waiting import HANG, until
 from tests.wire import bearer, subscribe
 
 if TYPE_CHECKING:
@@ -200,6 +201,28 @@ async def test_r89_commands_over_http_need_the_key() -> None:
         assert reply.status_code == 401
         reply = await client.post("/kick", json={"subject": "alice"}, headers={"authorization": f"Bearer {KEY}"})
         assert reply.status_code == 200
+
+
+async def test_a_head_without_end_is_refused_and_too_many_connections_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with keyed() as (app, client):
+        port = client.base_url.port
+        assert port is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"POST /kick HTTP/1.1\r\n" + b"x: y\r\n" * operator.MAX_HEAD)
+            await writer.drain()
+            assert b" 400 " in (await asyncio.wait_for(reader.read(), HANG)).partition(b"\r\n")[0]
+        writer.close()
+        # A connection that sends no request ends.
+        monkeypatch.setattr(operator, "IDLE_SECONDS", 0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), HANG) == b""
+        writer.close()
+        monkeypatch.setattr(operator, "MOST_CONNECTIONS", 0)
+        with pytest.raises(httpx2.TransportError):
+            await client.post("/kick", json={"subject": "a"}, headers={"connection": "close"})
+        assert app.hub.is_running
 
 
 async def test_attempts_with_wrong_keys_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

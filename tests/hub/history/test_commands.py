@@ -249,6 +249,22 @@ async def test_r86_a_full_list_refuses_the_next_revocation_and_drops_none(
 
 
 @pytest.mark.parametrize("kind", SHARED)
+async def test_a_command_that_is_heard_while_nobody_waits_wakes_the_follower(
+    kind: str, new_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hub.history.redis.history.CHECK_SECONDS", 2 * HANG)
+    async with nodes(new_url(kind), 2) as (one, other):
+        following = other.follow(0)
+        await one.append(named("a"))
+        assert len(await asyncio.wait_for(anext(following), HANG)) == 1
+        await one.command(kick("alice"))
+        await other.hear()
+        assert await asyncio.wait_for(anext(following), HANG) == []
+        assert not other.ledger.was_lost  # it did not wait until the server was given up
+        await following.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", SHARED)
 async def test_answers_come_to_the_node_that_asked(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind), 3) as made:
         asked, one, other = made
@@ -278,6 +294,11 @@ async def test_a_command_that_cannot_be_read_counts_as_missed(new_url: Callable[
         await node.hear()
         assert node.ledger.has_missed
         assert [*node.ledger.revoked.values()] == [revoke("alice")]
+        node.ledger.has_missed = False
+        await node._commits.write(of_a_later_version)
+        await node.command(kick("carol"))  # learned in one step with it
+        assert node.ledger.has_missed
+        due(node)
         node.ledger.has_missed = False
         await node.command(kick("bob"))
         assert (due(node), node.ledger.has_missed) == (["bob"], False)
