@@ -544,8 +544,10 @@ def operator_key(settings: Settings) -> bytes:
     if settings.operator_key is None:
         return b""
     key = read_key("operator_key", settings.operator_key)
-    if (reason := weakness(key)) and not settings.dev:
-        raise ConfigurationError(f"operator_key: {reason}")
+    if reason := weakness(key):
+        if not settings.dev:
+            raise ConfigurationError(f"operator_key: {reason}")
+        log.warning(reason, key="operator_key")
     every = [settings.classic_keys(role) for role in _ROLES.values()]
     every += [keys for one in settings.issuers for keys in (one.keys, one.publisher, one.subscriber)]
     for keys in every:

@@ -291,9 +291,13 @@ def test_the_key_of_the_operator_is_no_other_key(role: str, tmp_path: Path) -> N
             create_app(Settings(operator_key=given, operator_port=0, **chosen))
 
 
-def test_a_weak_key_is_refused() -> None:
+def test_a_weak_key_is_refused_or_in_development_warned_of() -> None:
     with pytest.raises(ConfigurationError, match=r"^operator_key: this secret is shorter than 32 bytes"):
         create_app(Settings(publisher_key=KEY, subscriber_key=KEY, operator_key="short", operator_port=0))
+    with structlog.testing.capture_logs() as lines:
+        create_app(Settings(dev=True, operator_key="short", operator_port=0))
+    (line,) = [line for line in lines if line.get("key") == "operator_key"]
+    assert line["event"].startswith("this secret is shorter than 32 bytes")
 
 
 def test_a_port_that_cannot_be_had_is_named() -> None:
