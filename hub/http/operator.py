@@ -38,7 +38,6 @@ import structlog
 import uvicorn
 from cachetools import TTLCache
 from starlette.responses import JSONResponse, Response
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from hub.control.commands import By
@@ -46,6 +45,8 @@ from hub.errors import ConfigurationError, InvalidRequest, RequestError
 from hub.http import problems
 from hub.http.request import TOKENS, Request
 from hub.protocol.requests import content_type, header_values
+from hub.server.http1 import HttpProtocol
+from hub.server.open_connections import CONNECTIONS, Connections
 from hub.server.private_socket import InUse, listen_privately
 from hub.settings.settings import SERVER_DEFAULTS
 from skipfilter.text import shown
@@ -68,9 +69,7 @@ BODY_SECONDS: Final = 5.0
 MAX_HEAD: Final = 2**14
 """Bytes in the head of a request, at most."""
 MOST_CONNECTIONS: Final = 100
-"""Open connections, at most; further ones end at once."""
-IDLE_SECONDS: Final = 60.0
-"""Seconds after which a connection ends that has no whole request."""
+"""Open connections, at most; a further one ends the one that has been idle longest."""
 MOST_FAILURES: Final = 10
 """Wrong keys of one address in FAILURE_SECONDS before it is refused without a look."""
 FAILURE_SECONDS: Final = 60.0
@@ -163,17 +162,17 @@ class Operator:
     async def serving(self, listeners: OperatorListeners) -> AsyncIterator[None]:
         """Serve on the listeners inside of the context; they stay open."""
         loop, state = asyncio.get_running_loop(), ServerState()
+        shared = {CONNECTIONS: Connections(max_head=MAX_HEAD, limit=MOST_CONNECTIONS)}
         async with AsyncExitStack() as stack:
             for listener, needs_key in listeners.sockets:
                 app = partial(self._answer, needs_key)
-                # h11, because it limits the head of a request; httptools does not.
                 config = uvicorn.Config(
-                    app, interface="asgi3", lifespan="off", log_config=None, proxy_headers=False, server_header=False,
-                    http="h11", h11_max_incomplete_event_size=MAX_HEAD,
-                )  # fmt: skip
+                    app, interface="asgi3", lifespan="off", log_config=None, proxy_headers=False, server_header=False
+                )
                 config.load()
+                protocol = partial(HttpProtocol, config, state, shared)
                 # A duplicate, because the server closes what it gets.
-                server = await loop.create_server(partial(_protocol, config, state), sock=listener.dup())
+                server = await loop.create_server(protocol, sock=listener.dup())
                 stack.callback(server.close)
             try:
                 yield
@@ -257,30 +256,6 @@ class Operator:
         """Return a page of the connections of all processes."""
         _require_texts(given, _FIELDS | {"after"})
         return (await self._hub.control.connected(**given))._asdict()
-
-
-def _protocol(config: uvicorn.Config, state: ServerState) -> asyncio.Protocol:
-    """Return what reads a new connection; it ends at once if there are too many."""
-    if len(state.connections) >= MOST_CONNECTIONS:
-        return _TooMany()
-    protocol = H11Protocol(config, state, {})
-    asyncio.get_running_loop().call_later(IDLE_SECONDS, _end_idle, protocol)
-    return protocol
-
-
-def _end_idle(protocol: H11Protocol) -> None:
-    """End a connection that has no request in progress, or look again later."""
-    if protocol.transport.is_closing():
-        return
-    if protocol.cycle is None or protocol.cycle.response_complete:
-        protocol.transport.abort()
-    else:
-        asyncio.get_running_loop().call_later(IDLE_SECONDS, _end_idle, protocol)
-
-
-class _TooMany(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).abort()
 
 
 def _require_texts(given: dict[str, Any], allowed: frozenset[str]) -> None:

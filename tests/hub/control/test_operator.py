@@ -23,6 +23,7 @@ from hub import ConfigurationError, Settings, create_app
 from hub.development import DEVELOPMENT_KEY
 from hub.http import operator
 from hub.http.operator import OperatorListeners
+from hub.server import http1
 from hub.server.private_socket import InUse, listen_privately
 from hub.settings.sources import Sources
 from tests.asgi import PATH, ask, follow
@@ -211,15 +212,17 @@ async def test_a_head_without_end_is_refused_and_too_many_connections_end(monkey
         with contextlib.suppress(ConnectionError):
             writer.write(b"POST /kick HTTP/1.1\r\n" + b"x: y\r\n" * operator.MAX_HEAD)
             await writer.drain()
-            assert b" 400 " in (await asyncio.wait_for(reader.read(), HANG)).partition(b"\r\n")[0]
+            assert b" 431 " in (await asyncio.wait_for(reader.read(), HANG)).partition(b"\r\n")[0]
         writer.close()
         # A connection that sends no request ends.
-        monkeypatch.setattr(operator, "IDLE_SECONDS", 0.01)
+        monkeypatch.setattr(http1, "HEAD_TIMEOUT", 0.01)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), HANG) == b""
         writer.close()
-        monkeypatch.setattr(operator, "MOST_CONNECTIONS", 0)
+        assert app.hub.is_running
+    monkeypatch.setattr(operator, "MOST_CONNECTIONS", 0)
+    async with keyed() as (app, client):
         with pytest.raises(httpx2.TransportError):
             await client.post("/kick", json={"subject": "a"}, headers={"connection": "close"})
         assert app.hub.is_running
