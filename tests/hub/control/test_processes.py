@@ -12,17 +12,14 @@ import httpx2
 import pytest
 
 from tests.conftest import HubProcess, suspend
-from tests.hub.control.test_kick import token
+from tests.hub.control.test_kick import rest, token
 from tests.hub.control.test_nodes import KINDS
 from tests.hub.control.test_operator import over
-from tests.waiting import HANG
 from tests.wire import FORM, PATH, bearer, publish, request, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from tests.wire import Event, Reply
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -47,17 +44,6 @@ async def is_refused(hub: HubProcess, name: str) -> bool:
     return False
 
 
-async def rest_of(stream: Reply) -> list[Event]:
-    """Return the events until a stream ends or is aborted."""
-    events = []
-    with suppress(ConnectionError, asyncio.IncompleteReadError):
-        async with asyncio.timeout(HANG):
-            async for event in stream.events():
-                events.append(event)  # noqa: PERF401
-    await stream.close()
-    return events
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_r81_a_process_that_was_stopped_ends_the_streams_before_it_goes_on(
     kind: str, url_of: Callable[[str], str], start_hub: Callable[..., HubProcess], tmp_path: Path
@@ -80,7 +66,7 @@ async def test_r81_a_process_that_was_stopped_ends_the_streams_before_it_goes_on
         os.kill(other.process.pid, signal.SIGCONT)
     assert (await bob.next_event()).data == "later"
     for stream in alice:
-        assert await rest_of(stream) == []
+        assert await rest(stream) == []
     await bob.close()
 
 
@@ -121,7 +107,7 @@ async def test_what_was_revoked_is_refused_while_processes_are(
         await revoking
         assert sum([await is_refused(hub, name) for _ in range(9)]) > 0
         for stream in streams:
-            assert await rest_of(stream) == []
+            assert await rest(stream) == []
     for turn in range(4):  # the new processes know all of it, too
         assert all([await is_refused(hub, f"user {turn}") for _ in range(9)])
     if signals != "killed":
