@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from hub.cli.app import app
-from hub.cli.operator_options import Issuer, Json, KeyId, Socket, Subject, Subscriber, TokenId, ask, one_of, report
+from hub.cli.operator_options import (
+    Issuer,
+    Json,
+    KeyId,
+    Socket,
+    Subject,
+    Subscriber,
+    TokenId,
+    ask,
+    ended,
+    one_of,
+    report,
+)
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import example
 
@@ -28,4 +40,5 @@ def kick(
     `skipfilter revoke`.  Give one of --subject, --subscriber, --token-id and --key-id.
     """
     given = {"subject": subject, "subscriber": subscriber, "token_id": token_id, "key_id": key_id, "issuer": issuer}
-    report(ask("/kick", one_of(given), socket=socket, config=config, env_file=env_file), as_json=as_json)
+    answer = ask("/kick", one_of(given), socket=socket, config=config, env_file=env_file)
+    report(answer, ended(answer), as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import httpx2
 import typer
 
-from hub.cli.app import FAILED, fail, warn
+from hub.cli.app import CANNOT_BEGIN, FAILED, fail, warn
 from hub.cli.settings_options import settings_sources
 from hub.settings.settings import SERVER_DEFAULTS
 from skipfilter.text import escaped
@@ -60,10 +60,8 @@ def ask(path: str, given: dict[str, Any], *, socket: str, config: Path | None, e
     except ValueError:
         fail(f"{socket}: this is not a hub", FAILED)
     if reply.status_code != httpx2.codes.OK:
-        reason = answer.get("detail") or answer["title"]
-        if reply.status_code == httpx2.codes.BAD_REQUEST:
-            fail(reason)
-        fail(reason, FAILED)
+        is_wrong = reply.status_code == httpx2.codes.BAD_REQUEST
+        fail(answer.get("detail") or answer["title"], CANNOT_BEGIN if is_wrong else FAILED)
     return answer
 
 
@@ -77,22 +75,22 @@ def one_of(given: dict[str, str | None]) -> dict[str, str | None]:
     return given
 
 
-def report(answer: dict[str, Any], *, as_json: bool, done: str = "", ends: bool = True) -> None:
-    """Print what a command has done: how many streams it has ended, if it `ends` any,
-    and `done`.
+def ended(answer: dict[str, Any]) -> str:
+    """Return in words how many streams a command has ended."""
+    count = sum(answer["ended"].values())
+    whose = ", ".join(f"{number} of {issuer}" for issuer, number in sorted(answer["ended"].items()))
+    text = escaped(f"{count} {'stream' if count == 1 else 'streams'} ended{f': {whose}' if whose else ''}")
+    if answer["not_revoked"]:
+        text += f"\n{answer['not_revoked']} of them were sessions of the application, which alone can refuse them"
+    return text
+
+
+def report(answer: dict[str, Any], *lines: str, as_json: bool) -> None:
+    """Print the answer to a command, as JSON or in these lines, and who was silent.
 
     The exit status is 1 if not every process has done it.
     """
-    if as_json:
-        typer.echo(json.dumps(answer))
-    if ends and not as_json:
-        ended, count = answer["ended"], sum(answer["ended"].values())
-        whose = ", ".join(f"{number} of {issuer}" for issuer, number in sorted(ended.items()))
-        typer.echo(escaped(f"{count} {'stream' if count == 1 else 'streams'} ended{f': {whose}' if whose else ''}"))
-        if answer["not_revoked"]:
-            typer.echo(f"{answer['not_revoked']} of them were sessions of the application, which alone can refuse them")
-    if done and not as_json:
-        typer.echo(done)
+    typer.echo(json.dumps(answer) if as_json else "\n".join(lines))
     if not answer["stored"]:
         warn("the history is away: the process that was asked has done it, and stores it when the history is back")
     for name in answer["silent"]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hub.cli.app import app, fail
-from hub.cli.operator_options import Issuer, Json, Socket, Subject, TokenId, ask, one_of, report
+from hub.cli.operator_options import Issuer, Json, Socket, Subject, TokenId, ask, ended, one_of, report
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import escaped, example
 
@@ -45,10 +45,11 @@ def revoke(
         for row in hub("/revocations", {})["revocations"]:
             typer.echo(json.dumps(row) if as_json else escaped(_line(row)))
     elif lift:
-        report(hub("/lift", one_of(given)), as_json=as_json, done="the tokens are accepted again", ends=False)
+        report(hub("/lift", one_of(given)), "the tokens are accepted again", as_json=as_json)
     else:
         done = "the token is refused" if token_id else "the tokens issued until now, plus `leeway`, are refused"
-        report(hub("/revoke", one_of(given)), as_json=as_json, done=done)
+        answer = hub("/revoke", one_of(given))
+        report(answer, ended(answer), done, as_json=as_json)
 
 
 def _line(row: dict[str, Any]) -> str:

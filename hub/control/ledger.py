@@ -41,7 +41,7 @@ class Ledger:
         self.due: deque[Numbered] = deque()
         """The commands that are not carried out here yet, in their order."""
         self.is_settled = True
-        """Whether nothing must be done before the next dispatch; set by who does it."""
+        """Whether all commands that are known are carried out; set by who does that."""
         self.revoked: dict[Target, Command] = {}
         """The revocations in force."""
         self.others: list[str] = []
@@ -63,7 +63,7 @@ class Ledger:
 
     def has_room(self, command: Command, most: int) -> bool:
         """Return whether a command leaves no more than `most` revocations (R86)."""
-        self._drop_ended(command)
+        self._drop_ended(command.before)
         return command.action != "revoke" or len(self.revoked) < most or command.target in self.revoked
 
     def lose(self) -> None:
@@ -88,7 +88,7 @@ class Ledger:
                 if not is_first:  # before it has heard, a process has no stream
                     self.add(numbered)
         if news.commands:
-            self._drop_ended(news.commands[-1].command)
+            self._drop_ended(max(numbered.command.before for numbered in news.commands))
         self.number = news.number
 
     def miss(self) -> None:
@@ -103,7 +103,7 @@ class Ledger:
     def note(self, command: Command) -> None:
         """Take a command that the history does not have yet."""
         self._note(command)
-        self._drop_ended(command)
+        self._drop_ended(command.before)
 
     def _note(self, command: Command) -> None:
         self.heard += 1
@@ -114,11 +114,11 @@ class Ledger:
         if command.action == "revoke":
             self.revoked[command.target] = command
 
-    def _drop_ended(self, newest: Command) -> None:
-        """Forget the revocations that have ended when a command comes."""
+    def _drop_ended(self, before: float) -> None:
+        """Forget the revocations that have ended; `before` is that of a new command."""
         # `before` is a little later than now; `until` has room for that.
         for one in list(self.revoked.values()):
-            if one.target is not None and one.until is not None and one.until < newest.before:
+            if one.target is not None and one.until is not None and one.until < before:
                 del self.revoked[one.target]
 
     def revoking(self, identity: Identity) -> Command | None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from hub.delivery.audience import Audience
-    from hub.delivery.follower import Commands
     from hub.delivery.live import Live
     from hub.delivery.observer import Observer
     from hub.delivery.seat import Holder, Outlet, Seat
@@ -51,6 +50,25 @@ class Announcer(Protocol):
 
     def depart(self, subscriber: Subscriber) -> None:
         """Announce the end of a connection, after all earlier announcements."""
+        ...
+
+
+class Commands(Protocol):
+    """The part of the hub that knows which streams must end at once."""
+
+    def ending(self, subscriber: Subscriber) -> Ending | None:
+        """Return why a subscriber must end when it gets its seat; None if it need not.
+
+        A command may have met it since its request came.
+        """
+        ...
+
+    def require_current(self) -> None:
+        """Raise `HistoryUnavailable` if the commands are not known."""
+        ...
+
+    async def carry_out(self) -> None:
+        """End the streams that the commands which are due have met."""
         ...
 
 
@@ -98,7 +116,7 @@ class Delivery:
             audience,
             live,
             observer,
-            control=control,
+            carry_out=control.carry_out,
             write_interval=write_interval,
             clock=clock,
             random=random,

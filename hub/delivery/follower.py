@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hub.delivery.audience import Audience
     from hub.delivery.live import Live
     from hub.delivery.observer import Observer
-    from hub.delivery.subscriber import Subscriber
     from hub.history.base import History
 
 log = structlog.stdlib.get_logger("hub")
@@ -46,25 +45,6 @@ RETRY_SECONDS: Final = 1.0
 """Seconds until the next attempt if a dispatch has failed."""
 
 T = TypeVar("T")
-
-
-class Commands(Protocol):
-    """The part of the hub that knows which streams must end at once."""
-
-    def ending(self, subscriber: Subscriber) -> Ending | None:
-        """Return why a subscriber must end when it gets its seat; None if it need not.
-
-        A command may have met it since its request came.
-        """
-        ...
-
-    def require_current(self) -> None:
-        """Raise `HistoryUnavailable` if the commands are not known."""
-        ...
-
-    async def carry_out(self) -> None:
-        """End the streams that the commands which are due have met."""
-        ...
 
 
 class Follower:
@@ -77,7 +57,7 @@ class Follower:
         live: Live,
         observer: Observer,
         *,
-        control: Commands,
+        carry_out: Callable[[], Awaitable[None]],
         write_interval: float,
         clock: Callable[[], float],
         random: Random,
@@ -86,7 +66,7 @@ class Follower:
         self._audience = audience
         self._live = live
         self._observer = observer
-        self._control = control
+        self._carry_out = carry_out  # ends the streams that commands have met
         self._write_interval = write_interval  # seconds
         self._hurry = asyncio.Event()  # set if nothing is held back any more
         self._clock = clock
@@ -117,10 +97,10 @@ class Follower:
                     await self._find_end()
                 elif not self._history.ledger.is_current:
                     await self._history.hear()
-                await self._settle()  # `follow` says only what is new from now on
+                await self._carry_out()  # `follow` says only what is new from now on
                 async for entries in self._history.follow(self._live.position):
-                    if not self._history.ledger.is_settled:
-                        await self._settle()
+                    if not self._history.ledger.is_settled:  # the commands that came before the entries (R81)
+                        await self._carry_out()
                     if not entries:
                         continue
                     try:
@@ -183,14 +163,9 @@ class Follower:
         """Make the end of the history the position of the live seats."""
         end = await self._history.end()
         await self._history.hear()  # not before, so that all commands before the end are known
-        await self._settle()
+        await self._carry_out()
         self._live.move_to(end)
         self.is_ready = True
-
-    async def _settle(self) -> None:
-        """Carry out the commands that came before what is dispatched next (R81)."""
-        if not self._history.ledger.is_settled:
-            await self._control.carry_out()
 
     async def _close_all(self, reason: Ending) -> None:
         """End all streams, so that their clients reconnect with their cursors."""
