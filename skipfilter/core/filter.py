@@ -294,9 +294,10 @@ class SkipFilter(Generic[Value, Key]):
     def explain(self, key: Key, value: Value) -> list[Explanation]:
         """Return, for each selector of `value`, whether it matches `key`, and why.
 
-        Compiles and tests each selector, which costs as much as its matcher says; takes
-        no lock.  Raises KeyError if the value is absent, and TypeError if the source
-        takes no selectors, or no such key.
+        Compiles and tests each selector, which costs as much as its matcher says, and
+        some small changes of one that does not match; takes no lock.  Raises KeyError
+        if the value is absent, and TypeError if the source takes no selectors, or no
+        such key.
 
         >>> from skipfilter import SelectorIndex
         >>> readers = SkipFilter(SelectorIndex())

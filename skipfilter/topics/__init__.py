@@ -5,6 +5,7 @@
            ├► matchers/    one pattern, compiled: does it match a topic?
            └► trie         patterns of words, walked together
     explanation    why a selector matches, or does not
+    near_misses    with which small change it would
     coverage       whether one pattern matches all that another matches
     words          topics and patterns as words: the grammars of AMQP, MQTT and NATS
     positions      sets of positions in a text, for matchers that never backtrack

@@ -262,7 +262,8 @@ class SelectorIndex:
         """Return, for each selector of `value`, whether it matches the topic `key`, and
         why.
 
-        Compiles and tests each selector, which costs as much as its matcher says.
+        Compiles and tests each selector, which costs as much as its matcher says; for
+        one that does not match, it tries a few dozen small changes.
 
         Uses the matchers and not the tables, so it is also the reference for the index.
         Raises KeyError if the value is absent, and TypeError if the topic is not a str.
@@ -280,7 +281,7 @@ class SelectorIndex:
         for selector in self._held[value][0]:
             matcher_type, pattern = selector
             matcher = self._compile[matcher_type](pattern) if isinstance(pattern, str) else pattern
-            explanations.append(explain(_in_text(selector), matcher, key))
+            explanations.append(explain(_in_text(selector), matcher, key, self._matcher_of))
         return explanations
 
     @property
@@ -294,6 +295,10 @@ class SelectorIndex:
         return sum(table.verified for table in self._in_use)
 
     # -- internals
+
+    def _matcher_of(self, matcher_type: str, pattern: str) -> Matcher | None:
+        compile = self._compile.get(matcher_type)
+        return None if compile is None else compile(pattern)
 
     def _parsed(
         self, value: object, selectors: Iterable[Selector | CompiledSelector]

@@ -255,6 +255,7 @@ def test_a_compiled_selector_is_not_compiled_again(monkeypatch: pytest.MonkeyPat
         readers = SkipFilter(index)
         readers.add("alice", [form for (type, _), form in made.items() if type == matcher_type])
         readers.add("alice", [form for (type, _), form in made.items() if type == matcher_type])
+        monkeypatch.setattr(index, "_matcher_of", lambda *_: None)  # near misses are other patterns
         for topic in TOPICS:
             assert readers.matches(topic) is (None in reasons(index, topic, "alice").values())
 
