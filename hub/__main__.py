@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "token": Command("hub", "sign a token, or explain one"),
     "settings": Command("hub", "print the settings in force, check them, or print an example file"),
     "verify": Command("hub", "check a running hub from outside"),
+    "explain": Command("hub", "say why an update did not arrive, or who got it"),
     "connections": Command("hub", "print who is connected"),
     "kick": Command("hub", "end the streams of a user now"),
     "revoke": Command("hub", "refuse a user's tokens from now on, and end their streams"),

@@ -30,14 +30,17 @@ from hub.delivery.log_lines import LogLines
 from hub.delivery.observer import Observers
 from hub.errors import NotRunning
 from hub.event_log.recorder import EventLog
+from hub.explaining import Explaining
 from hub.node.admission import Admission
 from hub.node.connections import Connections
 from hub.node.control import Control
+from hub.node.fates import Fates
 from hub.node.health import Health
 from hub.node.intake import Intake
 from hub.node.matchers import MatcherCompiler
 from hub.node.presence import Presence
 from hub.node.publish_window import PublishWindow
+from hub.node.remembered import Remembered
 from hub.node.shares import Shares
 from hub.node.shutdown import Shutdown
 from hub.node.withdrawal import Withdrawal
@@ -108,14 +111,23 @@ class Hub:
         observers: list[Observer] = []
         if settings.event_log:
             observers.append(EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock))
-        observers.append(LogLines(audience, publishes=settings.log_publishes, large=settings.large_update, clock=clock))
+        observers.append(
+            LogLines(
+                audience, publishes=settings.log_publishes, large=settings.large_update, dev=settings.dev, clock=clock
+            )
+        )
         self.observer = Observers(*observers)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
+        connections = Connections(history.node, audience, live, clock=clock, wall_clock=wall_clock)
+        remembered = Remembered(settings.remembered_connections, wall_clock)
+        if settings.remembered_connections:
+            self.observe(remembered)
+        fates = Fates(history, audience, connections, remembered, self.slices, base_url=settings.url)
         self.control = Control(
             settings,
             history,
             audience,
-            connections=Connections(history.node, audience, live, clock=clock, wall_clock=wall_clock),
+            answers={"list": connections.answer, "explain": fates.answer},
             trusts=self.authorizer.trusts,
             wall_clock=wall_clock,
             random=random,
@@ -158,6 +170,16 @@ class Hub:
             window=self.window,
             shutdown=self.shutdown,
             observer=self.observer,
+        )
+
+        self.explaining = Explaining(
+            settings,
+            history,
+            authorizer=self.authorizer,
+            subscribing=self.subscribing,
+            control=self.control,
+            fates=fates,
+            slices=self.slices,
         )
 
     def observe(self, observer: Observer) -> None:

@@ -200,6 +200,19 @@ class Subscribing:
         start = await self._find_start(wanted.last_event_id, presence=presence)
         return Admitted(Subscriber((), grant, start.position), start.preceding)
 
+    async def imagine(self, grant: CompiledGrant, question: Question) -> Subscriber:
+        """Return the subscriber that `subscribe_request` would make.
+
+        It counts toward no limit, and gets no seat.
+
+        Raises `InvalidRequest` and `HistoryUnavailable`.
+        """
+        wanted = self._parse(question)
+        matchers = self._compiler.of_program(wanted.selectors)
+        presence = may_want_presence(wanted.selectors, grant, self._settings.path)
+        start = await self._find_start(wanted.last_event_id, presence=presence)
+        return Subscriber(matchers, grant, start.position)
+
     def _parse(self, question: Question, body: bytes = b"") -> SubscribeRequest:
         """Return what a question asks for; in development, log what may be wrong."""
         if self._settings.dev:

@@ -37,6 +37,7 @@ from cachetools import LRUCache
 
 from hub.auth.claims import MALFORMED, ClaimsParser, check_audience, check_values, mercure_claim, read, shown_json
 from hub.auth.grant import ANONYMOUS, CompiledGrant
+from hub.auth.hints import token_hints
 from hub.auth.keys import RemoteKeys, open_keys, read_key, weakness
 from hub.auth.presented import find_token, require_same_site
 from hub.control.commands import APPLICATION, CLASSIC, Identity
@@ -375,6 +376,9 @@ class Authorizer:
             grant = await self._current_grant(claims, resource, identity, signed_by)
         else:
             grant = await self._classic_grant(claims, identity, signed_by)
+        granted = [(matcher.type, matcher.pattern) for matcher in grant.publish + grant.subscribe]
+        if hints := token_hints(unverified, granted):
+            grant = replace(grant, hints=tuple(hints))
         if self._settings.log_decisions:
             grant = replace(grant, token=_logged(unverified))
         return _Verified(grant, keys, source, _cost(grant, token))
@@ -418,7 +422,8 @@ class Authorizer:
                 await self._check_signature(action, unverified)
             except (*MALFORMED, KeysUnavailable) as error:
                 faults[action] = [_reason(error), *common]
-        return Explanation(unverified.header, unverified.claims, unverified.is_current, allowed, ignored, faults)
+        hints = token_hints(unverified, chain(*allowed.values()))
+        return Explanation(unverified.header, unverified.claims, unverified.is_current, allowed, ignored, hints, faults)
 
     def _source_for_issuer(self, action: Action, claims: Mapping[str, Any]) -> KeySource:
         """Return the keys of the issuer that the token names, and of no other (N67)."""
@@ -568,6 +573,8 @@ class Explanation(NamedTuple):
     """The selectors that the token grants for each action."""
     ignored: list[str]
     """Why URL Patterns of the token are not accepted; those grant nothing."""
+    hints: list[str]
+    """What is probably wrong with the token, although it may be accepted."""
     faults: dict[Action, list[str]]
     """The reasons to refuse the token for each action; the first is the one logged."""
 

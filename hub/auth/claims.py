@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skipfilter import Selector
 
 _CURRENT_TYPES: Final = ("at+jwt", "application/at+jwt")  # N64
-_CLASSIC_CLAIMS: Final = ("https://mercure.rocks/", "mercure")  # the first one that is present counts (V30)
+CLASSIC_CLAIMS: Final = ("https://mercure.rocks/", "mercure")  # the first one that is present counts (V30)
 _MAX_CLASSIC_ENTRIES: Final = 1_000  # V33
 
 
@@ -117,7 +117,7 @@ class ClaimsParser:
         details = claims.get("authorization_details", [])
         if not isinstance(details, list):
             raise InvalidToken("authorization_details is not an array")
-        ours = [detail for detail in details if _is_mercure_detail(detail)]
+        ours = [detail for detail in details if is_mercure_detail(detail)]
         self._check_count(len(ours), "details")
         parsed = [self._parse_detail(detail) for detail in ours]
         self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
@@ -246,12 +246,12 @@ def mercure_claim(claims: Mapping[str, Any]) -> Mapping[str, Any]:
     not count.  Details without the claim mean that the `typ` is wrong.  Such a token
     would grant nothing, so it is refused, and the log has the reason.
     """
-    claim = next((claims[name] for name in _CLASSIC_CLAIMS if name in claims), None)
+    claim = next((claims[name] for name in CLASSIC_CLAIMS if name in claims), None)
     if not isinstance(claim, dict | None):
         raise InvalidToken(f"the mercure claim {shown_json(claim)} is not an object")
     if claim is None:
         details = claims.get("authorization_details")
-        if isinstance(details, list) and any(map(_is_mercure_detail, details)):
+        if isinstance(details, list) and any(map(is_mercure_detail, details)):
             raise InvalidToken("authorization_details without a mercure claim need the typ at+jwt (V81)")
     return claim or {}
 
@@ -268,7 +268,8 @@ def _checked_header(signed: jws.CompactSignature) -> Mapping[str, Any]:
     return header
 
 
-def _is_mercure_detail(detail: Any) -> bool:
+def is_mercure_detail(detail: Any) -> bool:
+    """Return whether an authorization detail is for a Mercure hub (N72)."""
     return isinstance(detail, dict) and detail.get("type") == DETAIL_TYPE
 
 

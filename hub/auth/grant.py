@@ -122,6 +122,8 @@ class CompiledGrant:
     """The fingerprint of the key that has signed its token; "" without a token."""
     token: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the log says of the token: `issuer`, `token_id`, `key`, if it has them."""
+    hints: tuple[str, ...] = field(default=(), repr=False)
+    """What is probably wrong with its token; see `hub.auth.hints`."""
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
     """Matchers, each group with the payload for subscriptions that it matches.
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from hub.auth.authorizer import Authorizer
+from hub.auth.claims import read
+from hub.auth.hints import token_hints
 from hub.auth.keys import read_key, weakness
 from hub.auth.signing import sign_classic_token, sign_token
 from hub.cli.app import FAILED, app, fail, require_no_options, run, warn
@@ -125,6 +127,9 @@ def token(
         fail(error)
     if algorithm.startswith("HS") and not dev and (reason := weakness(secret)):
         warn(f"warning: a hub accepts this token in development mode only: {reason}")
+    granted = [_selector(text) for text in publish + subscribe]
+    for hint in token_hints(read(signed), [(CLASSIC, text) for _, text in granted] if classic else granted):
+        warn(f"warning: {hint}")
     typer.echo(signed)
 
 
@@ -228,7 +233,8 @@ def _says(found: Explanation) -> list[str]:
     for action, selectors in found.allowed.items():
         patterns = [pattern if type in ("exact", CLASSIC) else f"{type}={pattern}" for type, pattern in selectors]
         lines.append(f"{action.capitalize():<11}{', '.join(patterns) or 'nothing'}")
-    return [*lines, *(f"Ignored    {reason}" for reason in found.ignored)]
+    lines += [f"Ignored    {reason}" for reason in found.ignored]
+    return lines + [f"Warning    {hint}" for hint in found.hints]
 
 
 def _verdict(found: Explanation) -> list[str]:
@@ -264,6 +270,7 @@ def _as_json(found: Explanation, accepted: dict[Action, bool] | None) -> dict[st
             for action, selectors in found.allowed.items()
         },
         "ignored": found.ignored,
+        "hints": found.hints,
         "accepted": accepted,
         "faults": None if accepted is None else found.faults,
     }

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
-Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "list"]
+Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "list", "explain"]
+Question: TypeAlias = Literal["list", "explain"]
+"""Those that end nothing, and that each process answers."""
 By: TypeAlias = Literal["subject", "subscriber", "token_id", "key_id"]
 
 MAX_TEXT: Final = 1_024
 """Characters of each text in a command, at most."""
+MAX_QUESTION: Final = 8_192
+"""Characters of the text of a question, at most."""
 
 CLASSIC: Final = "classic"
 """Stands for the issuer of a classic token, which has none."""
@@ -120,14 +124,14 @@ class Command:
 
     action: Action
     target: Target | None
-    """None for a `call`, and for a `list` of all."""
+    """None for a `call`, and for a question about all."""
     before: float = 0.0
     """A subject's tokens are revoked if they were issued by then, in seconds since the
     epoch."""
     until: float | None = None
     """When a revocation ends, in seconds since the epoch; None if it must be lifted."""
-    after: str = ""
-    """The id of the subscriber after which a list begins."""
+    question: str = ""
+    """What a question asks, in the terms of those who answer it."""
 
     def __post_init__(self) -> None:
         by, value, issuer = self.target or Target("subscriber", " ")
@@ -136,15 +140,15 @@ class Command:
             and isinstance(issuer, str | None)
             and isinstance(self.before, int | float)
             and isinstance(self.until, int | float | None)
-            and isinstance(self.after, str)
+            and isinstance(self.question, str)
         ):
             raise TypeError(f"{self!r:.200} has a value of a wrong type")
         if self.action not in get_args(Action) or by not in get_args(By):
             raise InvalidRequest(f"{shown(self.action)} by {shown(by)} is no command")
-        if self.target is None and self.action not in ("call", "list"):
+        if self.target is None and self.action not in ("call", *get_args(Question)):
             raise InvalidRequest(f"a {self.action} needs a target")
-        if len(self.after) > MAX_TEXT:
-            raise InvalidRequest(f"after {shown(self.after)} is the id of no subscriber")
+        if len(self.question) > MAX_QUESTION:
+            raise InvalidRequest(f"a question has {len(self.question)} characters; the limit is {MAX_QUESTION}")
         for name, text in ((by, value), ("issuer", issuer)):
             if text is not None and not 0 < len(text) <= MAX_TEXT:
                 raise InvalidRequest(f"{name} {shown(text)} has {len(text)} characters; it must have 1 to {MAX_TEXT}")
@@ -161,14 +165,14 @@ class Command:
     def from_json(cls, text: str | bytes) -> Command:
         """Return the command that `to_json` wrote.  Raises ValueError for any other."""
         try:
-            action, target, before, until, after = json.loads(text)
-            return cls(action, None if target is None else Target(*target), before, until, after)
+            action, target, before, until, question = json.loads(text)
+            return cls(action, None if target is None else Target(*target), before, until, question)
         except (TypeError, InvalidRequest) as error:
             raise ValueError(f"this is no command: {error}") from None
 
     def to_json(self) -> str:
         """Return the command as a JSON array."""
-        return json.dumps([self.action, self.target, self.before, self.until, self.after], ensure_ascii=False)
+        return json.dumps([self.action, self.target, self.before, self.until, self.question], ensure_ascii=False)
 
     def ends(self, subscriber: str, identity: Identity) -> bool:
         """Return whether the command ends a stream with this id and identity.

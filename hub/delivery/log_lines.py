@@ -17,6 +17,7 @@ import structlog
 from cachetools import TTLCache
 
 from hub import turns
+from hub.auth.hints import grant_hint
 from hub.delivery.observer import Observer
 from hub.logs import DEBUGGED, current_request
 from hub.protocol import events
@@ -48,13 +49,16 @@ class LogLines(Observer):
 
     If `publishes` is true, requests to publish are logged at level info, and otherwise
     at debug.  At debug, each update has a line too, when it was dispatched.  Updates of
-    more than `large` bytes have a warning; 0 for none.  `clock` returns monotonic
-    seconds.
+    more than `large` bytes have a warning; 0 for none.  Hints about tokens are warnings
+    if `dev` is true, and otherwise at debug.  `clock` returns monotonic seconds.
     """
 
-    def __init__(self, audience: Audience, *, publishes: bool, large: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, audience: Audience, *, publishes: bool, large: int, dev: bool, clock: Callable[[], float]
+    ) -> None:
         self._audience = audience
         self._publish_level = logging.INFO if publishes else logging.DEBUG
+        self._hint_level = logging.WARNING if dev else logging.DEBUG
         self._large = large
         self._clock = clock
         # Publishers that were warned of large updates in the last hour.
@@ -109,7 +113,12 @@ class LogLines(Observer):
             self._warn_of_size(updates, publisher)
 
     def arrived(self, seat: Seat) -> None:
-        """Log the beginning of a connection."""
+        """Log the beginning of a connection, and what its token probably lacks."""
+        if DEBUGGED.isEnabledFor(self._hint_level):
+            subscriber = seat.subscriber
+            hint = grant_hint(subscriber.grant, subscriber.subscribed)
+            for text in (*subscriber.grant.hints, *([] if hint is None else [hint])):
+                log.log(self._hint_level, f"a token is valid, but {text}", id=subscriber.id)
         if DEBUGGED.isEnabledFor(logging.DEBUG):
             log.debug("subscriber connected", **_about(seat))
 

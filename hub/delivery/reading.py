@@ -20,6 +20,7 @@ from weakref import ref
 
 from pyroaring import BitMap64
 
+from hub.errors import PositionExpired
 from hub.history.base import EARLIEST
 
 if TYPE_CHECKING:
@@ -46,6 +47,30 @@ Alike: TypeAlias = "tuple[tuple[ref[TopicMatcher], ...], tuple[ref[TopicMatcher]
 
 Wanted: TypeAlias = "tuple[list[Entry], int]"
 """The entries of a page that a seat wants, and the bytes of their frames."""
+
+
+async def last_sent(
+    read: Callable[[int], Awaitable[Page]],
+    audience: Audience,
+    seat: Seat,
+    position: int,
+    more: int,
+    slices: TimeSlices,
+) -> int | None:
+    """Return the position of the last entry that a connection was sent, if it was sent
+    all up to `position`, and `more` entries after it.
+
+    Reads the history again; None if it has forgotten the entry.
+    """
+    reading = Reading(read, audience, seat, position, slices)
+    try:
+        while (part := await reading.next()) is not None:
+            if more <= len(part.wanted):
+                return part.wanted[more - 1].position
+            more -= len(part.wanted)
+    except PositionExpired:
+        pass
+    return None
 
 
 class Notes:

@@ -6,7 +6,6 @@ unwritten records, new connections are left out, and a mark says so.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from hub.delivery.audience import Audience
-from hub.delivery.reading import Reading
-from hub.errors import PositionExpired
+from hub.delivery.reading import last_sent
 from hub.event_log.segments import own_position
 from hub.history import base
 
@@ -201,13 +199,9 @@ class Sessions:
             return gone.position
         audience = Audience(self._marks.url)  # the hub's own has forgotten the connection
         seat = audience.seat(gone.subscriber)
-        reading = Reading(self._history.read, audience, seat, gone.position, self._slices)
-        more = gone.more
-        with contextlib.suppress(PositionExpired):
-            while (part := await reading.next()) is not None:
-                if more <= len(part.wanted):
-                    return part.wanted[more - 1].position
-                more -= len(part.wanted)
+        last = await last_sent(self._history.read, audience, seat, gone.position, gone.more, self._slices)
+        if last is not None:
+            return last
         log.warning("the history no longer has the last entry of a connection", id=gone.subscriber.id)
         return None
 

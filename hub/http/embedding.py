@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
     from typing import Any, Unpack
 
+    from hub.auth.grant import Grant
     from hub.control.commands import Named, Revocable
+    from hub.explaining import Explained
     from hub.history.base import History
     from hub.http.authorization import Authorize
     from hub.metrics.board import Slot
@@ -224,6 +226,37 @@ class HubApplication(Application):
         """
         self._require_running()
         return await self.hub.control.connected(after=after, **named)
+
+    async def explain(
+        self,
+        *topics: str,
+        private: bool = False,
+        update: str | None = None,
+        stream: str | None = None,
+        token: str | None = None,
+        grant: Grant | None = None,
+        **named: Unpack[Named],
+    ) -> Explained:
+        """Return why an update does not arrive, or who gets it.
+
+        The update has these `topics`, and may be `private`; or it is the one in the
+        history with the id `update`.  The question is about the connections that the
+        arguments of `disconnect` name, on all processes, or about all.  Or it is about
+        a stream that would begin now: `stream` is its URL, or `?` and its query, and
+        `token` or `grant` what its client may read.
+
+        The result begins with a sentence.  It names subjects, addresses and patterns:
+        show it to no client.
+
+        Takes some ms for each matcher that does not match, and up to two seconds if a
+        process does not answer.  Raises `InvalidRequest`, `NotFound` if the history
+        does not have the update, `NotRunning`, and `HistoryUnavailable`.
+        """
+        self._require_running()
+        compiled = None if grant is None else await self.hub.authorizer.compiled(grant)
+        return await self.hub.explaining.explain(
+            topics, private=private, update=update, stream=stream, token=token, grant=compiled, **named
+        )
 
     def _require_running(self) -> None:
         if not self.hub.is_running:

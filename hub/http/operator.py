@@ -11,8 +11,10 @@
     200  {"revocations": [{"subject": "42", "before": "2026-…", …}]}
 
     POST /connections  {"after": "urn:uuid:…"}            who is connected
+    POST /explain      {"update": "urn:uuid:…"}           why it did not arrive
 
     200  {"connections": [{"subscriber": …}], "next": "urn:uuid:…", "silent": []}
+    200  {"sentence": "…", "update": {"topics": […]}, "subscribers": […], …}
 
 Subjects are in the body, so that no log of URLs has them.  Over the Unix socket, the
 permissions of the file decide.  Over TCP, the operator's key must be in the header
@@ -156,6 +158,7 @@ class Operator:
             "/lift": partial(self._command, "lift"),
             "/revocations": self._revocations,
             "/connections": self._list,
+            "/explain": self._explain,
         }
 
     @asynccontextmanager
@@ -256,6 +259,16 @@ class Operator:
         """Return a page of the connections of all processes."""
         _require_texts(given, _FIELDS | {"after"})
         return (await self._hub.control.connected(**given))._asdict()
+
+    async def _explain(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return what became of an update, or would become of one."""
+        topics, private = given.pop("topics", []), given.pop("private", False)
+        if not (isinstance(topics, list) and all(isinstance(topic, str) for topic in topics)):
+            raise InvalidRequest("topics must be an array of strings")
+        if not isinstance(private, bool):
+            raise InvalidRequest("private must be true or false")
+        _require_texts(given, _FIELDS | {"update", "stream", "token"})
+        return (await self._hub.explaining.explain(topics, private=private, **given))._asdict()
 
 
 def _require_texts(given: dict[str, Any], allowed: frozenset[str]) -> None:

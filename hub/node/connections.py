@@ -49,7 +49,7 @@ class Connections:
         self._clock = clock
         self._wall_clock = wall_clock
 
-    async def page(self, target: Target | None, after: str) -> list[dict[str, Any]]:
+    async def answer(self, target: Target | None, after: str) -> list[dict[str, Any]]:
         """Return the first PAGE connections, by the ids of their subscribers, that a
         target names and whose ids come after `after`.
 
@@ -67,9 +67,10 @@ class Connections:
             ]
             found = nsmallest(PAGE, found)
         seats = self._audience.seats(BitMap64(id for _, id in found))
-        return [self._row(seat) for seat in sorted(seats, key=lambda seat: seat.subscriber.id)]
+        return [self.row(seat) for seat in sorted(seats, key=lambda seat: seat.subscriber.id)]
 
-    def _row(self, seat: Seat) -> dict[str, Any]:
+    def row(self, seat: Seat) -> dict[str, Any]:
+        """Return what an operator sees of a connection."""
         subscriber = seat.subscriber
         identity, grant, holder = subscriber.grant.identity, subscriber.grant, seat.holder
         stream = holder if isinstance(holder, Stream) else None

@@ -16,7 +16,8 @@ import asyncio
 import contextlib
 import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import structlog
 from cachetools import LRUCache
@@ -32,18 +33,19 @@ from hub.node.connections import PAGE, moment
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
     from random import Random
-    from typing import Any, Unpack
+    from typing import Unpack
 
     from hub.auth.grant import CompiledGrant
-    from hub.control.commands import Action, By, Named, Taken
+    from hub.control.commands import Action, By, Named, Question, Taken, Target
     from hub.delivery.audience import Audience
     from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import History
-    from hub.node.connections import Connections
     from hub.settings import Settings
 
 log = structlog.stdlib.get_logger("hub")
+
+T = TypeVar("T")
 
 UNREADABLE: Final = "the list of commands cannot be read"
 ANSWER_SECONDS: Final = 2.0
@@ -51,8 +53,8 @@ ANSWER_SECONDS: Final = 2.0
 CALL_SECONDS: Final = 4.0
 """Seconds that a process waits for the others after the history was away: longer than
 their longest pause between two attempts to reach it."""
-MAX_DONE, MAX_PAGES = 1_000, 20
-"""Commands, and lists of connections, whose results are kept for those who asked."""
+MAX_DONE, MAX_ANSWERS = 1_000, 20
+"""Commands, and questions, whose results are kept for those who asked."""
 ALONE_SECONDS: Final = 0.5
 """Seconds after which a process ends its own streams if the history does not answer."""
 FIRST_LOOK, LAST_LOOK = 0.005, 0.1
@@ -95,6 +97,7 @@ class ConnectionPage(NamedTuple):
 class Control:
     """The commands of one node.
 
+    `answers` has the functions that answer questions here, with a value for JSON.
     `trusts` returns whether the key of a grant still counts.  `wall_clock` returns
     seconds since the epoch.
     """
@@ -105,7 +108,7 @@ class Control:
         history: History,
         audience: Audience,
         *,
-        connections: Connections,
+        answers: Mapping[Action, Callable[[Target | None, str], Coroutine[Any, Any, Any]]],
         trusts: Callable[[CompiledGrant], bool],
         wall_clock: Callable[[], float],
         random: Random,
@@ -114,20 +117,20 @@ class Control:
         self._history = history
         self._ledger = history.ledger
         self._audience = audience
-        self._connections = connections
+        self._answers_of = answers
         self._trusts = trusts
         self._wall_clock = wall_clock
         self._random = random
         self._turn = asyncio.Lock()  # held while commands are carried out
         # What the newest commands have done here, by number: how many streams have
-        # ended, by issuer; or a page of connections.
+        # ended, by issuer; or the answer to a question, which may take a while.
         self._done: LRUCache[int, Counter[str]] = LRUCache(MAX_DONE)
-        self._pages: LRUCache[int, list[dict[str, Any]]] = LRUCache(MAX_PAGES)
+        self._answering: LRUCache[int, asyncio.Task[Any]] = LRUCache(MAX_ANSWERS)
         self._local = 0  # the last number of a command that the history does not have; they descend
         self.pending: list[Command] = []
         """Those that the history does not have yet."""
         self._writing = asyncio.Lock()  # held while they are written
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     # -- the questions of requests on their way
 
@@ -238,20 +241,24 @@ class Control:
 
         Raises `InvalidRequest`, and `HistoryUnavailable` if the history is away.
         """
+        pages, silent = await self.ask("list", after, **named)
+        page = sorted(chain(*pages), key=lambda row: str(row["subscriber"]))[:PAGE]
+        return ConnectionPage(page, str(page[-1]["subscriber"]) if len(page) == PAGE else None, silent)
+
+    async def ask(self, action: Question, question: str, **named: Unpack[Named]) -> tuple[list[Any], list[str]]:
+        """Ask all processes a question; return their answers, and who was silent.
+
+        If one of `subject`, `subscriber`, `token_id` and `key_id` is given, it is about
+        those that it names.  Waits for the answers as `give` does.  Raises as
+        `connected` does.
+        """
         target = target_of(**named) if any(value is not None for value in named.values()) else None
-        taken = await self._history.command(Command("list", target, after=after))
+        taken = await self._history.command(Command(action, target, question=question))
         await self._carry_out_due()
+        own = self._answering.get(taken.number)
+        found = [] if own is None else [await own]
         answers = await self._all_answers(taken)
-        rows = [*self._pages.get(taken.number, ())]
-        for answer in answers.values():
-            rows += json.loads(answer)
-        rows.sort(key=lambda row: str(row["subscriber"]))
-        page = rows[:PAGE]
-        return ConnectionPage(
-            page,
-            str(page[-1]["subscriber"]) if len(page) == PAGE else None,
-            sorted(set(taken.others) - answers.keys()),
-        )
+        return found + [json.loads(answer) for answer in answers.values()], sorted(set(taken.others) - answers.keys())
 
     def revocations(self) -> list[dict[str, Any]]:
         """Return the revocations in force, the oldest first.
@@ -372,9 +379,6 @@ class Control:
                 due = list(ledger.due)
                 try:
                     done = await self._end_all() if all_of_them else await self._end(due)
-                    for number, command in due:
-                        if command.action == "list":
-                            self._pages[number] = await self._connections.page(command.target, command.after)
                 except asyncio.CancelledError:
                     ledger.has_missed |= all_of_them  # the commands are still due
                     raise
@@ -383,10 +387,13 @@ class Control:
                     raise
                 for number, command in due:
                     ledger.due.popleft()
+                    if (answer := self._answers_of.get(command.action)) is not None:
+                        self._answering[number] = asking = self._begin(answer(command.target, command.question))
+                        self._begin(self._answer_later(number, asking))
+                        continue
                     self._done[number] = done[number]
                     if number > 0:
-                        result = self._pages.get(number) if command.action == "list" else done[number]
-                        self._begin(self._answer(number, json.dumps(result)))
+                        self._begin(self._answer(number, json.dumps(done[number])))
             ledger.is_settled = not ledger.was_lost
 
     async def _end(self, due: Iterable[Numbered]) -> defaultdict[int, Counter[str]]:
@@ -422,6 +429,15 @@ class Control:
                 seat.close(Ending.KICKED)
         return defaultdict(Counter)
 
+    async def _answer_later(self, number: int, answering: asyncio.Task[Any]) -> None:
+        """Tell the asker the answer to a question, unless it cannot be found."""
+        try:
+            answer = await answering
+        except Exception as error:
+            log.warning("a question cannot be answered", reason=repr(error))
+        else:
+            await self._answer(number, json.dumps(answer))
+
     async def _answer(self, number: int, text: str) -> None:
         """Tell the asker what a command has done here.
 
@@ -431,10 +447,11 @@ class Control:
             await self.write_pending()
             await self._history.answer(number, text)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def aclose(self) -> None:
         """Store what only this process knows, if that is possible at once."""

@@ -42,9 +42,16 @@ def _parameter_hint(name: str, value: str, known: frozenset[str]) -> str | None:
         return f"parameter {_unknown(name, known)}"
     if name == CLASSIC and not value:
         return "the empty topic matches no update: leave it out, or use * for all topics"
+    if name in ("match", "match_exact") and has_braces(value):
+        return f"{name} {shown(value)} is compared as it is, with its braces: match_uritemplate takes templates"
     if name == CLASSIC and (reason := _no_template(value)):
         return f"topic {shown(value)} is not a URI template, so it matches only this text: {reason}"
     return None
+
+
+def has_braces(pattern: str) -> bool:
+    """Return whether a pattern looks like a URI template."""
+    return "{" in pattern and "}" in pattern[pattern.index("{") :]
 
 
 def publish_hints(body: bytes, type: str) -> list[str]:

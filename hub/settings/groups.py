@@ -374,6 +374,10 @@ class OperatorSettings(SettingsGroup):
     """
     operator_host: str = "127.0.0.1"
     """The address for commands over HTTP."""
+    remembered_connections: Annotated[int, Unit("connections")] = Field(default=0, ge=0, le=1_000_000)
+    """Ended connections of each process that `skipfilter explain` still knows; 0 for
+    none.  Each takes some 2 KB: its patterns, its subject and its address.
+    """
 
 
 class LogSettings(SettingsGroup):

@@ -13,6 +13,7 @@ from tests.asgi import application
 from tests.hub.browsing import FLAGS, visitor
 from tests.hub.server.servers import ServerWire
 from tests.hub.world import FakeConnection, World
+from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -73,3 +74,21 @@ async def app(request: pytest.FixtureRequest) -> AsyncIterator[HubApplication]:
     """A hub of both dialects, and one of the current dialect alone."""
     async with application(classic=request.param) as app:
         yield app
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    server = RedisServer(appendonly="yes")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def url_of(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    def url(kind: str) -> str:
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path}/log.db?synchronous=normal"
+        server: RedisServer = request.getfixturevalue("redis_server")
+        return server.url
+
+    return url

@@ -378,7 +378,7 @@ def _form(fields: list[tuple[str, str]]) -> bytes:
 def test_the_traces_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
     lines.at(logging.DEBUG)
     monkeypatch.setattr(log_lines, "MOST_TRACED", 3)
-    observer = LogLines(None, publishes=False, large=0, clock=lambda: 0.0)  # type: ignore[arg-type]
+    observer = LogLines(None, publishes=False, dev=False, large=0, clock=lambda: 0.0)  # type: ignore[arg-type]
     reset = current_request.set(LoggedRequest([(b"traceparent", TRACE.encode())], None, "POST", "/"))
     observer.publishing([Update(("a",), id=str(n)) for n in range(5)])
     current_request.reset(reset)

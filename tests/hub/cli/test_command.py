@@ -220,7 +220,9 @@ def test_the_script_for_a_shell_can_be_printed(shell: str) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", [["settings", "--dev"], ["token", "--dev"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["settings", "--dev"], ["token", "--dev", "--publish", "*"], ["--help"]], ids=" ".join
+)
 def test_output_that_cannot_be_written_is_one_sentence(words: list[str], unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(

@@ -1,0 +1,318 @@
+"""Explaining: why did an update not arrive, or who got it?
+
+    subject, id …      ─► all processes: the fates of these connections ─┐
+    all                ─► all processes: how many, and some of each    ──┼─► Explained
+    a URL and a token  ─► here: as if its stream began now             ──┘
+
+The same parts decide as for a delivery: the rules of requests and tokens, the cursor,
+and the audience.  Here, their answers only come together.
+
+It shows what clients may not see, so it is for the program and its operator.
+
+Belongs here: the question, and the words of the answer.  Does not belong here: any rule
+of the protocol, and what one process knows (`hub.node.fates`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from pyroaring import BitMap64
+
+from hub.auth.grant import ANONYMOUS
+from hub.auth.hints import grant_hint
+from hub.control.commands import ANONYMOUS as NO_TOKEN
+from hub.delivery.audience import Audience
+from hub.errors import InvalidRequest, InvalidToken, KeysUnavailable, NotFound
+from hub.node.connections import moment
+from hub.node.fates import Asked, Fate, fate_of, find_entry
+from hub.protocol.data import require_topics
+from hub.protocol.hints import subscribe_hints
+from hub.subscribing import Question
+from skipfilter.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Unpack
+
+    from hub.auth.authorizer import Authorizer
+    from hub.auth.grant import CompiledGrant
+    from hub.control.commands import Named
+    from hub.history.base import Entry, History
+    from hub.node.control import Control
+    from hub.node.fates import Fates
+    from hub.settings import Settings
+    from hub.subscribing import Subscribing
+    from hub.turns import TimeSlices
+
+MAX_EXPLAINED_TOPICS: Final = 100
+"""Topics of an update that is not published, at most."""
+
+
+class Explained(NamedTuple):
+    """The answer to a question about an update."""
+
+    sentence: str
+    """The answer in one sentence."""
+    update: Mapping[str, Any]
+    """The update: its `topics`, whether it is `private` and, if it is in the history,
+    its `id` and when it was `published`."""
+    connected: int
+    """The number of open streams, on all processes."""
+    fates: Mapping[str, int]
+    """How many connections have which fate; see `hub.node.fates.Fate`."""
+    subscribers: Sequence[Mapping[str, Any]]
+    """Some of them, each with a `sentence`, its `fate` and what is known of it.  If the
+    question named them, also with findings: what it `wants`, what it `may_read`, and
+    `hints`."""
+    similar: Sequence[str]
+    """Subjects that are connected, if the one that was named is not."""
+    silent: Sequence[str]
+    """The names of the processes that have not answered."""
+
+
+class Explaining:
+    """The explanations of one node."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        history: History,
+        *,
+        authorizer: Authorizer,
+        subscribing: Subscribing,
+        control: Control,
+        fates: Fates,
+        slices: TimeSlices,
+    ) -> None:
+        self._settings = settings
+        self._history = history
+        self._authorizer = authorizer
+        self._subscribing = subscribing
+        self._control = control
+        self._fates = fates
+        self._slices = slices
+
+    async def explain(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        private: bool = False,
+        update: str | None = None,
+        stream: str | None = None,
+        token: str | None = None,
+        grant: CompiledGrant | None = None,
+        **named: Unpack[Named],
+    ) -> Explained:
+        """Return what became of the update with an id, or what would become of one.
+
+        See `HubApplication.explain`.  Raises `InvalidRequest`, `NotFound` if the
+        history does not have the update, and `HistoryUnavailable`.
+        """
+        asked, entry = await self._asked(topics, private, update)
+        is_named = any(value is not None for value in named.values())
+        if stream is not None:
+            if is_named:
+                raise InvalidRequest("give the URL of a stream, or name a subscriber, and not both")
+            return await self._of_stream(asked, entry, stream, token, grant)
+        if token is not None or grant is not None:
+            raise InvalidRequest("a token needs the URL of a stream, which says what is subscribed to")
+        answers, silent = await self._control.ask("explain", asked.to_json(), **named)
+        fates = Counter[str]()
+        for answer in answers:
+            fates.update(answer["fates"])
+        rows = [{**row, "sentence": _sentence(row)} for answer in answers for row in answer["rows"]]
+        connected = sum(answer["connected"] for answer in answers)
+        similar = list(dict.fromkeys(one for answer in answers for one in answer["similar"]))
+        if is_named:
+            name, value = next((name, value) for name, value in named.items() if value is not None and name != "issuer")
+            sentence = _of_named(
+                f"{name.replace('_', ' ')} {shown(str(value))}",
+                rows,
+                fates,
+                similar,
+                ended=self._settings.remembered_connections > 0,
+            )
+        else:
+            sentence = _of_all(fates)
+        return Explained(sentence, _about(asked, entry), connected, dict(fates), rows, similar, silent)
+
+    async def _asked(self, topics: Sequence[str], private: bool, update: str | None) -> tuple[Asked, Entry | None]:
+        """Return the question, and the entry that it is about."""
+        if (update is None) == (not topics):
+            raise InvalidRequest("give the topics of an update, or the id of one in the history")
+        if update is None:
+            require_topics(topics)
+            if len(topics) > MAX_EXPLAINED_TOPICS:
+                raise InvalidRequest(f"there are {len(topics)} topics; the limit is {MAX_EXPLAINED_TOPICS}")
+            return Asked(None, list(topics), private), None
+        if private:
+            raise InvalidRequest("the update in the history says itself whether it is private")
+        entry = await find_entry(self._history, update)
+        if entry is None:
+            raise NotFound(
+                f"the history has no update with the id {shown(update)}: it was never published here, or it is "
+                "forgotten; an event log may still have it"
+            )
+        return Asked(update, entry.update.topics, entry.update.private), entry
+
+    # -- a stream that does not exist
+
+    async def _of_stream(
+        self, asked: Asked, entry: Entry | None, stream: str, token: str | None, grant: CompiledGrant | None
+    ) -> Explained:
+        """Return the answer for a stream that a client would begin now."""
+        url = urlsplit(stream)
+        query = url.query.encode("utf-8", "surrogateescape")
+        hints = subscribe_hints(query, b"", self._settings)
+        row: dict[str, Any] = {"wants": [], "may_read": [], "hints": hints}
+        refused = None
+        if grant is None:
+            origin = (
+                f"{url.scheme}://{url.netloc}"
+                if url.scheme
+                else (*self._settings.public_urls, "http://localhost:3000")[0]
+            )
+            grant, refused = await self._granted(token, origin, hints)
+        subscriber = None
+        try:
+            subscriber = await self._subscribing.imagine(grant, Question(query, []))
+        except InvalidRequest as error:
+            refused = refused or f"the request breaks a rule: {error}"
+        if refused is not None or subscriber is None:
+            row |= {"fate": None, "sentence": f"The hub refuses the stream: {refused}."}
+        else:
+            hint = grant_hint(grant, subscriber.subscribed)
+            hints += [*grant.hints, *([] if hint is None else [hint])]
+            audience = Audience(self._settings.url, max_alike=sys.maxsize)
+            seat = audience.seat(subscriber)
+            only, slices = BitMap64([seat.id]), self._slices
+            async with slices:
+                wants = bool(await audience.of(asked.topics, False, only, slices))
+                receives = bool(await audience.of(asked.topics, asked.private, only, slices))
+            position = None if entry is None else entry.position
+            row |= await self._fates.reasons(subscriber, asked) | {"hints": hints}
+            row["issuer"] = grant.identity.issuer
+            row["fate"] = fate_of(receives, wants, subscriber.start, float("inf"), position)
+            row["sentence"] = _sentence(row)
+        fates = {} if row["fate"] is None else {row["fate"]: 1}
+        return Explained(row["sentence"], _about(asked, entry), 0, fates, [row], [], [])
+
+    async def _granted(self, token: str | None, origin: str, hints: list[str]) -> tuple[CompiledGrant, str | None]:
+        """Return the grant of a token and, if the hub refuses it, why."""
+        if not token:
+            return (
+                ANONYMOUS,
+                None if self._settings.anonymous else "it has no token, and anonymous clients may not subscribe",
+            )
+        resource = self._settings.resource_at(origin)
+        try:
+            return await self._authorizer.verify("subscribe", token, resource=resource), None
+        except (InvalidToken, KeysUnavailable) as error:
+            reasons = [error.reason]
+            if isinstance(error, InvalidToken):
+                try:
+                    found = await self._authorizer.explain(token, resource=resource)
+                except InvalidToken:
+                    pass
+                else:
+                    reasons = list(dict.fromkeys([*reasons, *found.faults["subscribe"]]))
+                    hints += found.hints
+            return ANONYMOUS, f"its token is not valid: {'; '.join(reasons)}"
+
+
+def _about(asked: Asked, entry: Entry | None) -> dict[str, Any]:
+    """Return what an answer says of the update."""
+    about: dict[str, Any] = {"topics": list(asked.topics), "private": asked.private}
+    if entry is not None:
+        about |= {"id": entry.update.id, "type": entry.update.type, "published": moment(entry.time / 1_000)}
+    return about
+
+
+# -- words
+
+
+_FATES: Final = {
+    Fate.RECEIVES: "would receive the update",
+    Fate.RECEIVED: "was sent the update",
+    Fate.WAITING: "was not sent the update yet, because its client has not read what comes before",
+    Fate.LEFT: "ended before the update",
+    Fate.LATE: "began after the update, without an earlier cursor",
+    Fate.DENIED: "wants the update, and may not read it",
+    Fate.UNWANTED: "does not want the update",
+}
+_COUNTS: Final = {
+    Fate.RECEIVES: "would receive the update",
+    Fate.RECEIVED: "sent the update",
+    Fate.WAITING: "not sent yet, because of what they have not read",
+    Fate.LEFT: "ended before it",
+    Fate.LATE: "began after it",
+    Fate.DENIED: "want it, and may not read it",
+    Fate.UNWANTED: "do not want it",
+}
+
+
+def _sentence(row: Mapping[str, Any], who: str = "It") -> str:
+    """Return in one sentence what became of the update at one connection, and why."""
+    fate = Fate(row["fate"])
+    return f"{who} {_FATES[fate]}{_reason(fate, row)}."
+
+
+def _reason(fate: Fate, row: Mapping[str, Any]) -> str:
+    """Return why, if the row has findings."""
+    if fate is Fate.WAITING:
+        return f": {row['behind']} entries of the history"
+    if "wants" not in row:
+        return ""
+    if fate is Fate.UNWANTED:
+        return f": none of its matchers matches{_nearest(row['wants'])}"
+    if fate is not Fate.DENIED:
+        return ""
+    if row["may_read"]:
+        return f": the update is private, and no pattern of its grant matches{_nearest(row['may_read'])}"
+    if row["issuer"] == NO_TOKEN:
+        return ": the update is private, and it came without a token"
+    hint = f"; {row['hints'][0]}" if row["hints"] else ""
+    return f": the update is private, and its token or session grants no topic to read{hint}"
+
+
+def _nearest(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the first finding says."""
+    if not findings:
+        return ""
+    type, pattern, topic, reason, near_miss = findings[0].values()
+    if near_miss is None:
+        return f"; {type} {shown(pattern)} does not match {shown(topic)}, because {reason}"
+    return f"; {type} {shown(pattern)} would match {shown(topic)} {near_miss}"
+
+
+def _of_named(
+    who: str, rows: Sequence[Mapping[str, Any]], fates: Mapping[str, int], similar: Sequence[str], *, ended: bool
+) -> str:
+    """Return the answer about the connections that were named; `ended` is whether those
+    that have ended could be among them.
+    """
+    count = sum(fates.values())
+    if not count:
+        known = "" if ended else ", and ended ones are not remembered"
+        return f"The {who} has no stream{known}{f'; there is {shown(similar[0])}' if similar else ''}."
+    if count == 1:
+        return _sentence(rows[0], f"The stream of the {who}")
+    if len(fates) == 1:
+        return _sentence(rows[0], f"Each of the {count} streams of the {who}")
+    return f"The {count} streams of the {who}: {_counted(fates)}."
+
+
+def _of_all(fates: Mapping[str, int]) -> str:
+    """Return the answer about all connections."""
+    if not fates:
+        return "There is no stream."
+    getting = sum(fates.get(fate, 0) for fate in (Fate.RECEIVES, Fate.RECEIVED))
+    return f"{'' if getting else 'No stream has it. '}Streams: {_counted(fates)}."
+
+
+def _counted(fates: Mapping[str, int]) -> str:
+    return "; ".join(f"{_COUNTS[fate]} {fates[fate]}" for fate in Fate if fates.get(fate))
