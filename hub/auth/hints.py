@@ -99,19 +99,19 @@ def _unknown(
 
 
 def grant_hint(grant: CompiledGrant, subscribed: Iterable[TopicMatcher]) -> str | None:
-    """Return a hint if a client has sent a token that covers none of its matchers.
+    """Return a hint if a grant to read covers none of the client's matchers.
 
-    It reads public updates only, for which it needs no token.
+    The client gets public updates only, for which it needs no token.
     """
-    if not grant.signed_by or not grant.subscribe:
+    if not grant.subscribe:
         return None
     wanted = list(subscribed)[:MAX_COMPARED]
     granted = grant.subscribe[:MAX_COMPARED]
     if any(_may_meet(one, other) for one in wanted for other in granted):
         return None
     return (
-        "its token covers none of its matchers, so it gets no private update: "
-        f"it wants {_shown(wanted)}, and may read {_shown(granted)}"
+        "it covers none of the matchers, so no private update arrives: "
+        f"the client wants {_shown(wanted)}, and may read {_shown(granted)}"
     )
 
 

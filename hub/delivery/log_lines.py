@@ -118,7 +118,7 @@ class LogLines(Observer):
             subscriber = seat.subscriber
             hint = grant_hint(subscriber.grant, subscriber.subscribed)
             for text in (*subscriber.grant.hints, *([] if hint is None else [hint])):
-                log.log(self._hint_level, f"a token is valid, but {text}", id=subscriber.id)
+                log.log(self._hint_level, f"a token or session is valid, but {text}", id=subscriber.id)
         if DEBUGGED.isEnabledFor(logging.DEBUG):
             log.debug("subscriber connected", **_about(seat))
 

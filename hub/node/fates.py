@@ -154,7 +154,7 @@ class Fates:
             asked = Asked(asked.id, entry.update.topics, entry.update.private)
         position = None if entry is None else entry.position
         seats = [seat async for seats in turns.in_turns(self._audience, turns.ASKED_STREAMS) for seat in seats]
-        streams = [seat for seat in seats if seat.subscriber.payer is not None and isinstance(seat.holder, Stream)]
+        streams = [seat for seat in seats if isinstance(seat.holder, Stream)]
         answer: dict[str, Any] = {"connected": len(streams), "similar": []}
         if target is None:
             return answer | await self._all(streams, asked, position)

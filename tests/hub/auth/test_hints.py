@@ -106,17 +106,17 @@ def test_the_number_of_hints_is_bounded() -> None:
     ],
 )
 def test_a_grant_that_covers_none_of_the_matchers_has_a_hint(granted: Any, wanted: Any, meets: bool) -> None:
-    grant = CompiledGrant(subscribe=tuple(compiled(granted)), signed_by="x")
+    grant = CompiledGrant(subscribe=tuple(compiled(granted)))
     assert (grant_hint(grant, compiled(wanted)) is None) == meets
 
 
 def test_a_client_without_a_token_or_a_grant_to_read_has_no_such_hint() -> None:
     matchers = compiled(["a"])
     assert grant_hint(CompiledGrant(), matchers) is None
-    assert grant_hint(CompiledGrant(signed_by="x"), matchers) is None
-    text = grant_hint(CompiledGrant(subscribe=tuple(compiled(["b", "c"])), signed_by="x"), matchers)
+    assert grant_hint(CompiledGrant(publish=tuple(matchers)), matchers) is None
+    text = grant_hint(CompiledGrant(subscribe=tuple(compiled(["b", "c"]))), matchers)
     assert text == (
-        "its token covers none of its matchers, so it gets no private update: it wants 'a', and may read 'b' and 1 more"
+        "it covers none of the matchers, so no private update arrives: the client wants 'a', and may read 'b' and 1 more"
     )
 
 
@@ -133,13 +133,13 @@ async def test_the_log_has_the_hints_when_a_client_connects(caplog: pytest.LogCa
                 for token in (good, none, other):
                     async with follow(app, ("match", "a"), headers=[bearer(token)]) as stream:
                         assert stream.status == 200
-        found = [(line["event"], line["log_level"]) for line in lines if "a token is valid" in line["event"]]
+        found = [(line["event"], line["log_level"]) for line in lines if "is valid, but" in line["event"]]
         assert found == [
-            (f"a token is valid, but {NOTHING}", level),
-            ("a token is valid, but claim 'mercur' is unknown, and ignored: did you mean 'mercure'?", level),
+            (f"a token or session is valid, but {NOTHING}", level),
+            ("a token or session is valid, but claim 'mercur' is unknown, and ignored: did you mean 'mercure'?", level),
             (
-                "a token is valid, but its token covers none of its matchers, so it gets no private update: it wants 'a', "
-                "and may read 'b'",
+                "a token or session is valid, but it covers none of the matchers, so no private update arrives: "
+                "the client wants 'a', and may read 'b'",
                 level,
             ),
         ]

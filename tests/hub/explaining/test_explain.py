@@ -11,10 +11,15 @@ from urllib.parse import urlencode
 import pytest
 
 from hub import Grant
+from hub.auth.grant import CompiledGrant
+from hub.control.commands import Identity
+from hub.delivery.seat import Ending, Seat
+from hub.delivery.subscriber import Subscriber
 from hub.development import DEVELOPMENT_KEY
 from hub.errors import InvalidRequest, NotFound, NotRunning
 from hub.http.embedding import create_app
 from hub.node import fates
+from hub.node.remembered import Ended, Remembered
 from hub.settings import Settings
 from tests.asgi import PATH, application, ask, bearer, current_token, follow, publish
 from tests.hub.commands import run
@@ -22,6 +27,7 @@ from tests.hub.control.test_kick import token
 from tests.hub.control.test_nodes import KINDS, nodes
 from tests.hub.control.test_operator import over
 from tests.hub.signing import sign
+from tests.hub.world import compiled
 from tests.waiting import until
 from tests.wire import subscribe
 
@@ -234,6 +240,60 @@ async def test_only_so_many_ended_connections_are_remembered() -> None:
             pass
         await until(lambda: app.hub.delivery.connection_count == 0)
         assert (await app.explain(update=id, subject="user 4")).fates == {}  # many patterns count for more
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "more", "pattern", "fate"),
+    [
+        (1, 9, 0, "a", "received"),
+        (1, 2, 0, "a", "received"),
+        (1, 1, 0, "a", "left"),
+        (0, 1, 1, "a", "received"),  # one more entry was sent, which is this one
+        (0, 0, 1, "*", "left"),  # one more entry was sent, which is the one before
+        (0, 0, 2, "*", "received"),
+        (2, 9, 0, "a", "late"),
+        (1, 9, 0, "b", "unwanted"),
+    ],
+)
+async def test_the_window_of_an_ended_connection_decides(
+    start: int, until: int, more: int, pattern: str, fate: str
+) -> None:
+    async with application(subscriptions=False, remembered_connections=10) as app:
+        await publish(app, ANYTHING, ("topic", "b"))
+        id = await publish(app, ANYTHING, ("topic", "a"))
+        await publish(app, ANYTHING, ("topic", "a"))
+        (remembered,) = [one for one in app.hub.observer.all if isinstance(one, Remembered)]
+        identity = Identity("classic", "42")
+        ended = Ended("x", identity, "", (("exact", pattern),), (), start, until, more, "it failed", 0.0)
+        remembered._ended.append(ended)
+        found = await app.explain(update=id, subject="42")
+        assert found.fates == {fate: 1}
+        assert found.subscribers[0]["ended_because"] == "it failed"
+        # Of all, only those count that were there.
+        assert (await app.explain(update=id)).fates == ({fate: 1} if fate == "received" else {})
+
+
+async def test_an_ended_connection_begins_where_it_got_its_first_entry() -> None:
+    remembered = Remembered(1, lambda: 5.0)
+    seats = [Seat(Subscriber(compiled(["a"]), CompiledGrant(), -1), None) for _ in range(3)]
+    for number, seat in enumerate(seats):
+        seat.id = number
+        remembered.seated(seat, 7 + number)
+    for number, seat in enumerate(seats):
+        remembered.left(seat, 20, 0, Ending.FAILED)
+        (ended,) = remembered
+        assert (ended.start, ended.until, ended.time) == (7 + number, 20, 5.0)
+    assert (remembered._size, remembered._starts) == (1, {})
+
+
+async def test_of_many_matchers_the_nearest_ones_are_explained() -> None:
+    far = [("match", f"https://e.com/x/y/{number}") for number in range(20)]
+    near = [("match", "https://e.com/books/1/x"), ("match", "https://e.com/books/2")]
+    query = "?" + urlencode([*far, *near])
+    async with application() as app:
+        (row,) = (await app.explain("https://e.com/books/1", stream=query)).subscribers
+        patterns = [one["pattern"] for one in row["wants"]]
+        assert (len(patterns), patterns[:2]) == (10, ["https://e.com/books/2", "https://e.com/books/1/x"])
 
 
 async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
