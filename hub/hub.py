@@ -153,6 +153,7 @@ class Hub:
         self.health = Health(history, self.shutdown, clock=clock)
         self.publishing = Publishing(
             history,
+            audience,
             requests=self.shares.requests,
             intake=Intake(settings, self.shares, self.shutdown),
             control=self.control,

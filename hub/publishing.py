@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING
 
 from hub.delivery.subscriber import payer_for
 from hub.errors import Outdated
-from hub.turns import FairTurns
+from hub.turns import FOUND_TOPICS, FairTurns, Portion
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from hub.auth.grant import CompiledGrant
+    from hub.delivery.audience import Audience
     from hub.delivery.observer import Observer
     from hub.history.base import Entry, History
     from hub.node.control import Control
@@ -45,6 +46,7 @@ class Publishing:
     def __init__(
         self,
         history: History,
+        audience: Audience,
         *,
         requests: Held,
         intake: Intake,
@@ -55,6 +57,7 @@ class Publishing:
     ) -> None:
         self.history = history
         """Where updates are appended."""
+        self._audience = audience
         self._requests = requests  # those in progress
         self._turns = FairTurns(clock)
         self._intake = intake
@@ -110,6 +113,20 @@ class Publishing:
         heard = self._control.heard
         await self._intake.check(updates, grant)
         await self._append(updates, grant, heard)
+
+    async def reach(self, updates: Sequence[Update]) -> tuple[int, int]:
+        """Return how many subscribers of this process receive updates now, and how many
+        want them and may not read them; each update counts by itself.
+
+        Other tasks run in between.
+        """
+        pace = Portion(FOUND_TOPICS)
+        receivers = without_grant = 0
+        for update in updates:
+            subscribed, receiving = await self._audience.reach(update, pace)
+            receivers += receiving
+            without_grant += subscribed - receiving
+        return receivers, without_grant
 
     async def _append(self, updates: Sequence[Update], grant: CompiledGrant | None, heard: int) -> None:
         """Append updates that are checked, as soon as the window has room."""

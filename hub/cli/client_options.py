@@ -56,8 +56,14 @@ def read_token(token: str, file: Path | None, *, dev: bool) -> str | None:
     return token
 
 
-def with_client(url: str, token: str | None, work: Callable[[Client], Awaitable[None]]) -> None:
-    """Do `work` with a client of a hub.
+def with_client(
+    url: str,
+    token: str | None,
+    work: Callable[[Client], Awaitable[None]],
+    *,
+    on_reach: Callable[[str], object] | None = None,
+) -> None:
+    """Do `work` with a client of a hub; see `Client` for `on_reach`.
 
     Ends the command with a sentence if the hub refuses a request, or if there is no
     connection.
@@ -65,7 +71,7 @@ def with_client(url: str, token: str | None, work: Callable[[Client], Awaitable[
     _check_url(url)
 
     async def connected() -> None:
-        async with Client(url, token=token) as client:
+        async with Client(url, token=token, on_reach=on_reach) as client:
             await work(client)
 
     try:

@@ -79,7 +79,7 @@ def publish(
             as_json=as_json,
         )
 
-    with_client(url, bearer, publish_one)
+    with_client(url, bearer, publish_one, on_reach=lambda reach: warn(f"on the process that took it: {reach}"))
 
 
 def _read(data: str | None, file: BinaryIO | None) -> str:

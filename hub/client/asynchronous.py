@@ -23,6 +23,7 @@ from hub.client.messages import (
     ids_in,
     lines_of,
     longest_answer,
+    note_reach,
     refusal,
     sending,
 )
@@ -49,6 +50,8 @@ class Client:
     one.  `retry` is the seconds before a reconnection, unless the hub says otherwise,
     and `timeout` those that an answer may take.  `max_event` is the most bytes that an
     event may have.  `headers` are sent with each request.
+    `on_reach` is called with what a hub says of the receivers of each publish, as in
+    "receivers=3, without-grant=1", if its setting `tell_publishers` is on.
     `ssl_context` has your own certificate authorities; `transport` replaces the
     network.
 
@@ -68,6 +71,7 @@ class Client:
         timeout: float = 30.0,
         max_event: int = MAX_EVENT,
         headers: Mapping[str, str] | None = None,
+        on_reach: Callable[[str], object] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
@@ -75,6 +79,7 @@ class Client:
         self._token = token
         self._retry = retry
         self._max_event = max_event
+        self._on_reach = on_reach
         with usable_proxies():
             self._http = httpx2.AsyncClient(**http_options(timeout, headers, ssl_context), transport=transport)
         self._answer = httpx2.Timeout(timeout)
@@ -187,7 +192,9 @@ class Client:
             async with self._http.stream(
                 "POST", self._url, content=content, headers=headers, timeout=self._answer
             ) as response:
-                return await aread(response, longest_answer(content))
+                answer = await aread(response, longest_answer(content))
+        note_reach(answer, self._on_reach)
+        return answer
 
     async def _credentials(self) -> list[tuple[bytes, bytes]]:
         token = self._token

@@ -17,7 +17,7 @@ from hub.proxies import hint_at_proxy
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from hub.protocol.data import Data
@@ -168,6 +168,12 @@ def id_in(answer: Answer) -> str:
     if is_compressed(answer.headers):
         raise NotAHub("the answer is compressed, which was not asked for")
     return answer.text
+
+
+def note_reach(answer: Answer, on_reach: Callable[[str], object] | None) -> None:
+    """Call a function with what the hub says of the receivers, if it says anything."""
+    if on_reach is not None and (reach := answer.headers.get("Hub-Process-Reach")):
+        on_reach(reach)
 
 
 def refusal(answer: Answer) -> Refused:

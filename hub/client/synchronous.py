@@ -20,6 +20,7 @@ from hub.client.messages import (
     ids_in,
     lines_of,
     longest_answer,
+    note_reach,
     parts_of,
     read,
     refusal,
@@ -47,8 +48,10 @@ class SyncClient:
     as `token` is called before each request, so that it can return a new one.  `retry`
     is the seconds before a reconnection, unless the hub says otherwise, and `timeout`
     those that an answer may take.  `max_event` is the most bytes that an event may
-    have.  `headers` are sent with each request.  `ssl_context`
-    has your own certificate authorities; `transport` replaces the network.
+    have.  `headers` are sent with each request.  `on_reach` is called with what a hub
+    says of the receivers of each publish, as in "receivers=3, without-grant=1", if its
+    setting `tell_publishers` is on.  `ssl_context` has your own certificate
+    authorities; `transport` replaces the network.
 
     Threads may share a client.  Its methods raise `Refused` if the hub refuses a
     request, `Unreachable` if there is no connection, and `Unsendable` if a text has a
@@ -67,6 +70,7 @@ class SyncClient:
         timeout: float = 30.0,
         max_event: int = MAX_EVENT,
         headers: Mapping[str, str] | None = None,
+        on_reach: Callable[[str], object] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
@@ -74,6 +78,7 @@ class SyncClient:
         self._token = token
         self._retry = retry
         self._max_event = max_event
+        self._on_reach = on_reach
         with usable_proxies():
             self._http = httpx2.Client(**http_options(timeout, headers, ssl_context), transport=transport)
         self._answer = httpx2.Timeout(timeout)
@@ -185,7 +190,9 @@ class SyncClient:
             sending(),
             self._http.stream("POST", self._url, content=content, headers=headers, timeout=self._answer) as response,
         ):
-            return read(response, longest_answer(content))
+            answer = read(response, longest_answer(content))
+        note_reach(answer, self._on_reach)
+        return answer
 
     def _credentials(self) -> list[tuple[bytes, bytes]]:
         token = self._token() if callable(self._token) else self._token

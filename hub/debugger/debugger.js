@@ -201,10 +201,16 @@ $("publish").addEventListener("submit", async (event) => {
   for (const name of ["data", "type", "id"]) if (form.get(name)) body.append(name, form.get(name));
   if (form.get("private")) body.append("private", "on");
   listen(form.get("type"));
-  const [ids, failure] = await ask(config.hub, { method: "POST", headers: authorization(), body }, text);
+  const [answer, failure] = await ask(config.hub, { method: "POST", headers: authorization(), body }, published);
   $("published").className = failure ? "error" : "";
-  $("published").textContent = failure || ids;
+  $("published").textContent = failure || answer;
 });
+
+// Return the ids in a response, and what it says of the receivers, with `tell_publishers`.
+async function published(response) {
+  const reach = response.headers.get("Hub-Process-Reach");
+  return (await response.text()) + (reach ? `; on this process: ${reach}` : "");
+}
 
 $("token").addEventListener("input", () => ($("published").textContent = "")); // what it says of another token
 

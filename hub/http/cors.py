@@ -42,7 +42,15 @@ _REQUEST_HEADERS: Final = (
 )
 """What a page may send (N99).  The last line is what a page with tracing adds."""
 _RESPONSE_HEADERS: Final = (
-    *("ETag", "Last-Event-ID", "Link", "Mercure-Last-Event-ID", "Preference-Applied", "Retry-After"),
+    *(
+        "ETag",
+        "Hub-Process-Reach",
+        "Last-Event-ID",
+        "Link",
+        "Mercure-Last-Event-ID",
+        "Preference-Applied",
+        "Retry-After",
+    ),
     "WWW-Authenticate",
 )
 """What a page may read (N98)."""

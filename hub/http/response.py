@@ -39,20 +39,27 @@ stream, and do not flush it, unless `no-transform` forbids that.
 """
 
 
+REACH: Final = "Hub-Process-Reach"
+"""What a publisher may learn, with `tell_publishers`: a dictionary of RFC 9651."""
+
+
 class Published(Response):
     """The response to a request that has published: its ids as text.
 
     It makes its two header fields itself, because Starlette needs more time for them
-    than a short request has.
+    than a short request has.  With `reach`, it also says how many subscribers of this
+    process receive the updates, and how many want them and may not read them.
     """
 
-    def __init__(self, ids: str) -> None:
+    def __init__(self, ids: str, reach: tuple[int, int] | None = None) -> None:
         self.status_code, self.background = 200, None
         self.body = ids.encode("utf-8")
         self.raw_headers = [
             (b"content-length", b"%d" % len(self.body)),
             (b"content-type", b"text/plain; charset=utf-8"),
         ]
+        if reach is not None:
+            self.raw_headers.append((REACH.lower().encode(), b"receivers=%d, without-grant=%d" % reach))
 
 
 async def _nothing() -> AsyncIterator[bytes]:

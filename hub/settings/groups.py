@@ -442,6 +442,11 @@ class RequestSettings(SettingsGroup):
     """
     authorize_timeout: Seconds = Field(default=5.0, gt=0, le=DAY)
     """Seconds that the function `authorize` of an application may take to decide."""
+    tell_publishers: bool = False
+    """Whether the response to a publish has the header `Hub-Process-Reach`: how many
+    subscribers of this process receive the update, and how many want it and may not
+    read it.  It tells a publisher who is listening.
+    """
     max_batch: Annotated[int, Unit("updates")] = Field(default=1_000, ge=1, le=1_000_000)
     """The maximum number of updates in one request."""
     max_topics: Annotated[int, Unit("topics")] = Field(default=1_000, ge=1, le=1_000_000)

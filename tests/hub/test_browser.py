@@ -651,6 +651,13 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     expect(page.locator("#published")).to_contain_text("'*' is reserved")
 
 
+def test_the_debugger_shows_who_was_reached_if_the_hub_says_so(start_hub: type[HubProcess], page: Page) -> None:
+    visit_debugger(page, start_hub(HUB_TELL_PUBLISHERS="1"))
+    subscribe_in_debugger(page)
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator("#published")).to_contain_text("; on this process: receivers=1, without-grant=0")
+
+
 def asks_for_metadata(url: str) -> bool:
     return "last_event_id" in url
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from hub.errors import InvalidRequest
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
-from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, scope_of
+from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, scope_of
 from tests.hub.publishing import Watched, both_dialects, each_hub, watched
 from tests.hub.signing import sign
 from tests.wire import Event
@@ -457,3 +457,33 @@ async def test_t55_a_failing_history_is_500_each_time_until_it_recovers(type: Fi
         assert reply.status == 200
         assert (await reader.next_event()).id == reply.text.split("\n")[0]
         assert (await history.read(0))[0].position == 1
+
+
+# -- what a publisher learns
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+async def test_r90_a_publisher_learns_who_is_reached_only_if_the_setting_says_so(chosen: bool) -> None:
+    async with application(tell_publishers=chosen, subscriptions=False) as app, AsyncExitStack() as stack:
+        for granted in (["a", "b"], ["a"], []):
+            signed = bearer(current_token(subscribe=granted))
+            await stack.enter_async_context(follow(app, ("match", "a"), ("match", "b"), headers=[signed]))
+        publisher = bearer(classic_token(publish=["*"]))
+
+        async def told(type: Field, body: bytes) -> str | None:
+            answer = await ask(app, "POST", PATH, [type, publisher], body)
+            assert answer.status == 200
+            assert answer.text.startswith("urn:uuid:")  # N55
+            return answer.headers.get("hub-process-reach")
+
+        reaches = [
+            await told(FORM, b"topic=a"),
+            await told(FORM, b"topic=b&private=on"),
+            await told(FORM, b"topic=c"),
+            await told(NDJSON, b'{"topic": "a", "private": true}\n{"topic": ["c", "b"]}\n'),
+        ]
+        assert reaches == (
+            [f"receivers={count}, without-grant={others}" for count, others in ((3, 0), (1, 2), (0, 0), (5, 1))]
+            if chosen
+            else [None] * 4
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.cli import publish as command
-from hub.client import Client
+from hub.client import Client, SyncClient
 from hub.development import DEVELOPMENT_TOKEN
 from tests.hub.commands import environment, process, run
 from tests.waiting import HANG
@@ -279,3 +279,14 @@ def test_a_line_that_is_too_long_is_named(hub: HubProcess, monkeypatch: pytest.M
     monkeypatch.setattr(command, "MAX_LINE", 100)
     ended = publish(hub, "--dev", "--lines", "-", stdin=lines({"topic": "a"}) + "x" * 200)
     assert (ended.returncode, ended.stderr) == (1, "skipfilter: <stdin>: line 2 has more than 100 bytes\n")
+
+
+def test_the_command_says_who_is_reached_if_the_hub_does(start_hub: type[HubProcess]) -> None:
+    hub = start_hub(HUB_TELL_PUBLISHERS="1")
+    ended = publish(hub, "--dev", "a", "b")
+    assert ended.stdout.startswith("urn:uuid:")
+    assert ended.stderr == "skipfilter: on the process that took it: receivers=0, without-grant=0\n"
+    told: list[str] = []
+    with SyncClient(hub.url, token=DEVELOPMENT_TOKEN, on_reach=told.append) as client:
+        client.publish_lines(b'{"topic": "a"}')
+    assert told == ["receivers=0, without-grant=0"]
