@@ -150,7 +150,7 @@ class Hub:
             random=random,
         )
         self.shutdown = Shutdown(self.delivery, drain=settings.drain, clock=clock, random=random)
-        self.health = Health(history, self.shutdown, clock=clock)
+        self.health = Health(history, self.shutdown, position=lambda: live.position, clock=clock)
         self.publishing = Publishing(
             history,
             audience,

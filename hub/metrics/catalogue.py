@@ -116,6 +116,7 @@ CATALOGUE: Final = (
     Metric("hub_publish_seconds", "histogram", "Time until the updates of a request are stored.", buckets=SECONDS),
     Metric("hub_updates_in_flight", "gauge", "Updates that were accepted here and are not dispatched yet."),
     Metric("hub_history_read_seconds", "histogram", "Time to read a page of the history.", buckets=SECONDS),
+    Metric("hub_follower_seconds_behind", "largest", "How long updates in the history wait to be read here."),
     Metric("hub_history_updates", "largest", "Published updates in the history."),
     Metric("hub_history_bytes", "largest", "Bytes of published updates in the history."),
     Metric("hub_cache_lookups_total", "counter", "Questions to a cache.", "cache", ("topics", "tokens")),

@@ -54,6 +54,7 @@ async def gauges(hub: Hub, connections: Connections | None) -> Mapping[tuple[str
     numbers["hub_processes_ready", ""] = 0
     with contextlib.suppress(TimeoutError):
         numbers["hub_processes_ready", ""] = await asyncio.wait_for(hub.health.check(), HISTORY_SECONDS) is None
+    numbers["hub_follower_seconds_behind", ""] = hub.health.behind
     with contextlib.suppress(HistoryUnavailable, TimeoutError):
         stats = await asyncio.wait_for(hub.history.stats(), HISTORY_SECONDS)
         numbers["hub_history_updates", ""], numbers["hub_history_bytes", ""] = stats.updates, stats.bytes
