@@ -538,6 +538,20 @@ def check_keys(settings: Settings) -> None:
     """
     _opened(settings, partial(open_keys, ttl=settings.jwks_ttl, clock=time.monotonic, dev=settings.dev))
     operator_key(settings)
+    event_log_key(settings)
+
+
+def event_log_key(settings: Settings) -> bytes:
+    """Return the key for names in the event log; empty if no setting gives one.
+
+    Raises ConfigurationError if it is weak.
+    """
+    if settings.event_log_key is None:
+        return b""
+    key = read_key("event_log_key", settings.event_log_key)
+    if (reason := weakness(key)) and not settings.dev:
+        raise ConfigurationError(f"event_log_key: {reason}")
+    return key.encode("utf-8", "surrogatepass")
 
 
 def operator_key(settings: Settings) -> bytes:

@@ -4,14 +4,17 @@
     DIR/sessions/20261103T120000.000000Z-NODE.jsonl      connections of one node
     DIR/sessions/20261103T120100.000000Z-NODE.jsonl.part is still being written
     DIR/nodes/NODE      locked while the node lives; how far its log is exact
+    DIR/key             the key of the names, unless a setting gives it
     DIR/lock            locked by the node that writes the updates
 
     {"hub":…,"epoch":…,"position":7,"time":ms,"id":…,"topics":[…],"private":false,
      "type":null,"retry":null,"data_bytes":12,"presence":false}
                                                         with "data" if that is turned on
     {"event":"connect","hub":…,"epoch":…,"node":…,"number":3,"subscriber":…,
+     "issuer":…,"subject":…,"token_id":…,"address":…,
      "selectors":[{"type":…,"pattern":…}],"authorised":[…],"time":µs,"after":5}
-    {"event":"disconnect","node":…,"number":3,"time":µs,"until":9,"clean":true}
+    {"event":"disconnect","node":…,"number":3,"time":µs,"until":9,"clean":true,
+     "reason":"client_left"}
     {"event":"end","node":…,"time":µs,"until":9,"clean":true}
         ends all open connections of the node
     {"event":"end","node":…,"time":µs,"until":9,"clean":false,"hub":…,"epoch":…,
@@ -22,8 +25,9 @@
 A connection was sent exactly the matching updates with after < position <= until;
 "sent" means handed to its socket, read or not.  Positions are those of the history
 itself, within one epoch.  Selectors are in the terms of the library.  The log has no
-tokens and no claims of tokens.  A reader that is not a subscriber (`Prefer: wait=0`) is
-not a connection.
+tokens.  Of their claims it has the issuer, the subject and the id: see `names`.  The
+names and the reason are missing in the lines of earlier versions.  A reader that is not
+a subscriber (`Prefer: wait=0`) is not a connection.
 
 The log is behind the hub by some milliseconds, or by a second or more on a busy
 machine, and nothing waits for it.  A segment is closed when it is old or large enough;
@@ -64,4 +68,5 @@ recorder    ─ EventLog: when something is written, and how far the log is exac
   ├► updates     ─ the updates of all nodes, if this one leads
   └► marks       ─ what is missing
        └► segments    ─ the files, their locks and their repair
+            └► names  ─ what lines say of persons, and the key of that
 """

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from hub.auth.authorizer import event_log_key
 from hub.clocks import since_boot
 from hub.delivery.observer import Observer
 from hub.errors import HistoryUnavailable
 from hub.event_log.marks import Marks
+from hub.event_log.names import Names
 from hub.event_log.segments import LOOK_SECONDS, Directory, LogBeat, own_position
 from hub.event_log.sessions import Sessions
 from hub.event_log.updates import Updates
@@ -47,7 +49,10 @@ T = TypeVar("T")
 
 
 class EventLog(Observer):
-    """The event log of one node: an `Observer` of its deliveries."""
+    """The event log of one node: an `Observer` of its deliveries.
+
+    Raises ConfigurationError if its key is weak.
+    """
 
     def __init__(
         self,
@@ -69,11 +74,15 @@ class EventLog(Observer):
             self._marks,
             history,
             slices,
+            names=self._named,
             in_thread=self._in_thread,
             now=self._now,
             clock=clock,
         )
         self._updates = Updates(self._directory, self._marks, history, live, in_thread=self._in_thread, now=self._now)
+        self._settings = settings
+        self._key = event_log_key(settings)
+        self._names: Names | None = None  # None until its key is known
         self._has_begun = asyncio.Event()
         self._is_failing = False
         self._is_closing = False
@@ -88,13 +97,25 @@ class EventLog(Observer):
 
     def left(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
         """Record that a connection ends."""
-        self._sessions.left(seat, position, more)
+        self._sessions.left(seat, position, more, reason)
         self._woken.set()
 
     async def dispatched(self, entries: list[Entry], sent: Sent) -> None:
         """Record that a page was dispatched."""
         self._updates.dispatched(entries)
         self._woken.set()
+
+    async def _named(self) -> Names:
+        """Return what lines say of persons.
+
+        Raises OSError if the key cannot be read.
+        """
+        if self._names is None:
+            settings, key = self._settings, self._key
+            if settings.event_log_subject == "hash" and not key:
+                key = await self._in_thread(self._directory.key)
+            self._names = Names(settings.event_log_subject, key, with_addresses=settings.log_clients)
+        return self._names
 
     def _now(self) -> int:
         """Return the time in µs since 1970."""

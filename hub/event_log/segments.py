@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from hub.event_log import names
 from hub.history import codec
 from hub.history.node import new_node
 from hub.protocol.topics import subscriptions_path
@@ -96,6 +97,19 @@ class Directory:
     @property
     def _nodes(self) -> Path:
         return Path(self.path, "nodes")
+
+    def key(self) -> bytes:
+        """Return the key of the names in the log; make one if there is none.
+
+        Raises OSError.
+        """
+        self._make()
+        return names.read_or_make_key(self.path)
+
+    def _make(self) -> None:
+        """Make the directory and those in it, for this user only."""
+        for path in (self._nodes, self._sessions.path, self._updates.path):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def step(self, records: Sequence[dict[str, Any]], beat: LogBeat) -> None:
         """Write records, after all work that is due.
@@ -184,8 +198,7 @@ class Directory:
         """Register this node with a file that is locked while this process lives."""
         if self._self is not None:
             return
-        for path in (self._nodes, self._sessions.path, self._updates.path):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # for this user only
+        self._make()
         # It gets its name after the lock: else another node would take this one for
         # dead.
         unnamed = self._nodes / f".{self.node}"

@@ -20,9 +20,10 @@ from hub.history import base
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from hub.delivery.seat import Seat
+    from hub.delivery.seat import Ending, Seat
     from hub.delivery.subscriber import Subscriber
     from hub.event_log.marks import Marks
+    from hub.event_log.names import Names
     from hub.event_log.segments import Directory, LogBeat
     from hub.history.base import History
     from hub.protocol.topics import TopicMatcher
@@ -57,12 +58,14 @@ class _Gone(NamedTuple):
     written: int
     """The time of the last write to it."""
     time: int
+    reason: Ending
 
 
 class Sessions:
     """The connections of one node.
 
-    `in_thread(work, ...)` runs the directory's methods.
+    `names()` returns what lines say of persons; it raises OSError.  `in_thread(work,
+    ...)` runs the directory's methods.
     """
 
     def __init__(
@@ -72,10 +75,12 @@ class Sessions:
         history: History,
         slices: TimeSlices,
         *,
+        names: Callable[[], Awaitable[Names]],
         in_thread: Callable[..., Awaitable[Any]],
         now: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
+        self._names = names
         self._directory = directory
         self._marks = marks
         self._history = history
@@ -119,7 +124,7 @@ class Sessions:
         self._records.append(_Come(seat.subscriber, seat.id, position, self._now()))
         return True
 
-    def left(self, seat: Seat, position: int, more: int) -> None:
+    def left(self, seat: Seat, position: int, more: int, reason: Ending) -> None:
         """Record that a connection ends."""
         self.count -= 1
         if seat.id in self._left_out:
@@ -127,7 +132,7 @@ class Sessions:
             return
         now = self._now()
         written = now - int((self._clock() - seat.written) * 1_000_000)
-        self._records.append(_Gone(seat.subscriber, seat.id, position, more, written, now))
+        self._records.append(_Gone(seat.subscriber, seat.id, position, more, written, now, reason))
 
     async def write(self, first: LogBeat) -> bool:
         """Write some records; return whether all were written.
@@ -136,7 +141,8 @@ class Sessions:
         """
         waiting = list(islice(self._records, BATCH_RECORDS))
         is_whole = len(waiting) == len(self._records)
-        records = [line for one in waiting for line in await self._lines(one)]
+        names = await self._names()
+        records = [line for one in waiting for line in await self._lines(one, names)]
         left_out = bool(self._left_out)
         # Marks: new ones for connections that were left out, and the ends of open ones
         # if no such connection is left.
@@ -160,7 +166,7 @@ class Sessions:
             self._open += unmarked.values()
         return is_whole
 
-    async def _lines(self, event: _Come | _Gone) -> list[dict[str, Any]]:
+    async def _lines(self, event: _Come | _Gone, names: Names) -> list[dict[str, Any]]:
         """Return the line of a record, and a mark if it is unknown where a connection
         ended.
         """
@@ -168,6 +174,7 @@ class Sessions:
         if isinstance(event, _Gone):
             until = await self._last_of(event)
             line = {"event": "disconnect", "node": node, "number": number, "time": moment, "clean": until is not None}
+            line["reason"] = event.reason.name.lower()
             if until is not None:
                 return [line | {"until": own_position(until)}]
             cause = "no longer knew where a connection ended"
@@ -181,6 +188,7 @@ class Sessions:
                 "node": node,
                 "number": number,
                 "subscriber": event.subscriber.id,
+                **names.of(event.subscriber),
                 "selectors": list(_selectors(event.subscriber.subscribed)),
                 "authorised": list(_selectors(event.subscriber.grant.subscribe)),
                 "time": moment,

@@ -348,6 +348,15 @@ class EventLogSettings(SettingsGroup):
     """Whether the event log has the data of updates.  If not, it has only their size in
     bytes.
     """
+    event_log_subject: Literal["hash", "plain", "none"] = "hash"
+    """How the event log names the subject and the id of a token: by a digest under a
+    key, as they are, or not at all.  It has addresses if `log_clients` is true.
+    """
+    event_log_key: Secret | None = Field(default=None, repr=False)
+    """The key of the digests: a secret of at least 32 bytes, or @ and the path of a
+    file with it.  If it is not set, a file `key` is made in the directory; several
+    machines need one key to name a user in the same way.
+    """
     event_log_segment_seconds: Seconds = Field(default=60.0, gt=0, le=DAY)
     """Seconds after which a file of the event log is closed, and can be read."""
     event_log_segment_bytes: Bytes = Field(default=64 * 2**20, ge=1, le=2**40)

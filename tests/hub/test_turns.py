@@ -13,6 +13,7 @@ from hub import Settings, turns
 from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.reading import Reading
+from hub.delivery.seat import Ending
 from hub.delivery.subscriber import Payer, Subscriber
 from hub.event_log.recorder import EventLog
 from hub.event_log.sessions import _Gone
@@ -258,7 +259,7 @@ async def test_the_event_log_yields_while_it_searches_the_end_of_a_connection(cl
         for n in range(200):
             await here.publish(f"topic {n}")
         matcher = MatcherCompiler(here.hub.settings.url).compile("exact", "topic 150")
-        gone = _Gone(Subscriber([matcher], CompiledGrant(), 0), 0, 0, 1, 0, 0)
+        gone = _Gone(Subscriber([matcher], CompiledGrant(), 0), 0, 0, 1, 0, 0, Ending.CLIENT_LEFT)
         log = next(observer for observer in here.hub.observer.all if isinstance(observer, EventLog))
         await here.caught_up()
         clock.longest = 0.0

@@ -1020,7 +1020,7 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_lef
     monkeypatch.setattr("hub.event_log.sessions.RECORDS", 1)
     path = tmp_path / "events"
     path.write_text("no directory")
-    async with started(event_log=str(path), subscriptions=False) as app:
+    async with started(event_log=str(path), event_log_subject="none", subscriptions=False) as app:
         log: EventLog = log_of(app.state.hub)
         async with follow(app, ("match", "1")), follow(app, ("match", "2")):
             async with follow(app, ("match", "3")):

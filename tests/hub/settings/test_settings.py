@@ -469,7 +469,15 @@ def test_the_error_of_a_wrong_value_begins_with_the_name(name: str, monkeypatch:
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_HISTORY_URL", "memory://")
     monkeypatch.setenv(f"HUB_{name.upper()}", "§ <")
-    if name in ("publisher_key", "subscriber_key", "event_log", "metrics_host", "operator_host", "operator_socket"):
+    if name in (
+        "publisher_key",
+        "subscriber_key",
+        "event_log",
+        "event_log_key",
+        "metrics_host",
+        "operator_host",
+        "operator_socket",
+    ):
         return  # any text is valid
     with pytest.raises(ConfigurationError, match=f"^HUB_{name.upper()}[.: ]") as caught, Sources().named():
         create_app(settings_from_environment())
