@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "connections": Command("hub", "print who is connected"),
     "kick": Command("hub", "end the streams of a user now"),
     "revoke": Command("hub", "refuse a user's tokens from now on, and end their streams"),
+    "log": Command("hub", "say who received what, from the event log"),
     "history": Command("hub", "look at the history of a hub, prune it, or copy it"),
     "spark": Command("hub,spark", "match updates with subscribers on Spark, and read the log of a hub"),
 }

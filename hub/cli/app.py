@@ -97,7 +97,7 @@ def progress() -> Iterator[Note]:
 
         def note(share: float | None, updates: int, text: str) -> None:
             rate = updates / (bar.tasks[0].elapsed or 1)
-            description = f"{updates:,} updates, {rate:,.0f} a second{text}"
+            description = f"{updates:,} updates, {rate:,.0f} a second{text}" if updates else text
             bar.update(task, completed=share or 0, total=share and 1, description=description)
 
         yield note
