@@ -129,25 +129,22 @@ def unread(
 ) -> None:
     """Print the private updates that no connection received."""
     with _reading(directory, config, env_file) as path, progress() as note:
-        found = answers.unread(path, note)
-    lists = {"unread": found.unread, "unsure": found.unsure}
-    wanted = sum(is_wanted for _, is_wanted in found.unread)
+        found = answers.unread(path, note, limit=limit)
     if as_json:
-        _print_json(private=found.total, wanted=wanted, **{name: len(some) for name, some in lists.items()})
+        _print_json(private=found.total, unread=found.unread, wanted=found.wanted, unsure=found.unsure)
     else:
         _print(
-            f"{len(found.unread)} of {found.total} private updates were received by no connection; {wanted} of these "
+            f"{found.unread} of {found.total} private updates were received by no connection; {found.wanted} of these "
             f"were wanted by one that might not read them."
         )
         if found.unsure:
-            _print(f"Of {len(found.unsure)} more it is not known: their deliveries may be missing from the log.")
-    for fate, some in lists.items():
-        for update, is_wanted in some[:limit]:
-            if as_json:
-                _print_json(fate=fate, wanted=is_wanted, **_update(update))
-            else:
-                _print(f"  {fate}  {_told(update)}{'  wanted' if is_wanted else ''}")
-    if more := sum(max(0, len(some) - limit) for some in lists.values()):
+            _print(f"Of {found.unsure} more it is not known: their deliveries may be missing from the log.")
+    for update, is_wanted, is_unsure in found.updates:
+        if as_json:
+            _print_json(fate="unsure" if is_unsure else "unread", wanted=is_wanted, **_update(update))
+        else:
+            _print(f"  {'unsure' if is_unsure else 'unread'}  {_told(update)}{'  wanted' if is_wanted else ''}")
+    if more := found.unread + found.unsure - len(found.updates):
         warn(f"{more} more are not printed: see --limit")
 
 

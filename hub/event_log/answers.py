@@ -15,33 +15,42 @@ how an answer is printed.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import json
 import math
 import sys
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from pyroaring import BitMap64
+from cachetools import LRUCache
+from pyroaring import BitMap64, FrozenBitMap64
 
 from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.subscriber import Subscriber
-from hub.event_log.lines import files_of, lines_in, lines_of, opened, over_parts, parsed
+from hub.event_log.lines import files_of, lines_of, over_parts, parsed
 from hub.event_log.names import digest, read_key
-from hub.event_log.records import OPEN, Connection, Mark, Marks, Selectors, Update, Window
+from hub.event_log.records import OPEN, Connection, Mark, Marks, Selectors, Update, Window, selectors_of
 from hub.protocol.topics import TopicMatcher
 from skipfilter import Everything, UrlPattern, compile_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from hub.event_log.lines import Note
     from skipfilter import Matcher
 
+Log: TypeAlias = "tuple[str | None, str | None]"
+"""A hub and an epoch, whose positions are comparable."""
+Intervals: TypeAlias = "tuple[list[int], list[float]]"
+"""Disjoint intervals of positions; see `_union`."""
+
+MAX_UNIONS: Final = 10_000
+"""Sets of groups whose times together are remembered."""
 CACHED: Final = 100_000
 """Verdicts of selectors, and of updates with the same topics, that are remembered."""
 
@@ -291,163 +300,186 @@ def _receives(
 # -- what no one received
 
 
-class Place(NamedTuple):
-    """A connection, in few bytes: where its line is, and when it was there."""
-
-    hub: str | None
-    epoch: str | None
-    after: int
-    until: float
-    path: str
-    offset: int
-
-
 class Unread(NamedTuple):
-    """Private updates of a log, without those that announce who is connected."""
+    """The private updates of a log, without those that announce who is connected."""
 
     total: int
     """How many there are."""
-    unread: list[tuple[Update, bool]]
-    """Those that no connection received, and whether any wanted it."""
-    unsure: list[tuple[Update, bool]]
-    """The same of those whose deliveries may be missing from the log."""
+    unread: int
+    """How many of them no connection received, ..."""
+    wanted: int
+    """... and how many of these at least one wanted, and might not read."""
+    unsure: int
+    """Of how many more this is not known: their deliveries may be missing."""
+    updates: list[tuple[Update, bool, bool]]
+    """The first of them, each with whether it was wanted, and whether it is unsure."""
 
 
-def unread(directory: str, note: Note) -> Unread:
-    """Return the private updates that no connection received.
+class Group(NamedTuple):
+    """All connections of a log that declared and were granted the same."""
 
-    Keeps some 300 bytes for each connection of the log, and the patterns of those that
-    are there at the same time.  Raises the errors of `who`.
+    selectors: Selectors
+    authorised: Selectors
+    times: Intervals
+    """When at least one of them was there."""
+
+
+def unread(directory: str, note: Note, *, limit: int = 1_000) -> Unread:
+    """Return the private updates that no connection received, and the first `limit`.
+
+    Connections that declared the same are taken together: for each topic, they are
+    found once.  Keeps some 300 bytes for each connection.  Raises the errors of `who`.
     """
-    began: dict[tuple[str, int], Place] = {}
-    windows: dict[tuple[str, int], float] = {}
+    groups, marks = _groups(directory, note)
+    found = list(over_parts(_unread, files_of(directory, "updates"), note, "updates", groups, marks, limit))
+    first = [one for part in found for one in part.updates]
+    total, unread, wanted, unsure = (sum(counts) for counts in zip(*(part[:4] for part in found), strict=True))
+    return Unread(total, unread, wanted, unsure, first[:limit])
+
+
+def _groups(directory: str, note: Note) -> tuple[dict[Log, list[Group]], Marks]:
+    """Return the groups of each log, and the marks."""
+    began: dict[tuple[str, int], _Began] = {}
+    ends: dict[tuple[str, int], float] = {}
     marks = Marks()
-    for places, ends, its in over_parts(_places, files_of(directory, "sessions"), note, "connections"):
-        began |= places
-        windows |= ends
-        marks.merge(its)
-    of_log: defaultdict[tuple[str | None, str | None], list[Place]] = defaultdict(list)
-    for key, place in began.items():
-        until = windows.get(key)
+    same: dict[object, Any] = {}
+    for some, its_ends, its_marks in over_parts(_began, files_of(directory, "sessions"), note, "connections"):
+        for key, one in some.items():
+            began[key] = one._replace(declared=same.setdefault(one.declared, one.declared))
+        ends |= its_ends
+        marks.merge(its_marks)
+    times: defaultdict[Log, defaultdict[tuple[Selectors, Selectors], list[tuple[int, float]]]]
+    times = defaultdict(lambda: defaultdict(list))
+    for (node, number), one in began.items():
+        until = ends.get((node, number))
         if until is None:
-            until = marks.ends[key[0]][0] if key[0] in marks.ends else math.inf
-        of_log[place.hub, place.epoch].append(place._replace(until=max(until, place.after)))
-    for each in of_log.values():
-        each.sort(key=lambda place: place.after)
-    parts = over_parts(_unread, files_of(directory, "updates"), note, "updates", dict(of_log))
-    found = [one for _, some in parts for one in some]
-    is_unsure = [bool(marks.of(update)) for update, _ in found]
-    return Unread(
-        sum(count for count, _ in parts),
-        [one for one, unsure in zip(found, is_unsure, strict=True) if not unsure],
-        [one for one, unsure in zip(found, is_unsure, strict=True) if unsure],
-    )
+            until = marks.ends[node][0] if node in marks.ends else math.inf
+        times[one.log][one.declared].append((one.after, max(until, one.after)))
+    groups = {
+        log: [Group(*declared, _union(some)) for declared, some in of_log.items()] for log, of_log in times.items()
+    }
+    return groups, marks
 
 
-def _places(part: list[Path]) -> tuple[dict[tuple[str, int], Place], dict[tuple[str, int], float], Marks]:
+class _Began(NamedTuple):
+    """The beginning of a connection."""
+
+    log: Log
+    declared: tuple[Selectors, Selectors]
+    after: int
+
+
+def _began(part: list[Path]) -> tuple[dict[tuple[str, int], _Began], dict[tuple[str, int], float], Marks]:
     """Return the connections that begin in some files, ends of some, and marks."""
-    places: dict[tuple[str, int], Place] = {}
-    windows: dict[tuple[str, int], float] = {}
+    began: dict[tuple[str, int], _Began] = {}
+    ends: dict[tuple[str, int], float] = {}
     marks = Marks()
-    for path in part:
-        offset = 0
-        for text in lines_in(path):
-            line = parsed(text)
-            if line["event"] == "connect":
-                key = line["node"], line["number"]
-                places[key] = Place(line["hub"], line["epoch"], line["after"], math.inf, str(path), offset)
-            elif line["event"] == "disconnect":
-                windows[line["node"], line["number"]] = line["until"]
-            else:
-                marks.note(line)
-            offset += len(text) + 1
-    return places, windows, marks
+    same: dict[object, Any] = {}  # equal values as one object, which takes memory once
+    for line in map(parsed, lines_of(part)):
+        if line["event"] == "connect":
+            log, declared = (
+                (line["hub"], line["epoch"]),
+                (selectors_of(line["selectors"]), selectors_of(line["authorised"])),
+            )
+            one = _Began(same.setdefault(log, log), same.setdefault(declared, declared), line["after"])
+            began[same.setdefault(line["node"], line["node"]), line["number"]] = one
+        elif line["event"] == "disconnect":
+            ends[same.setdefault(line["node"], line["node"]), line["number"]] = line["until"]
+        else:
+            marks.note(line)
+    return began, ends, marks
 
 
-def _unread(
-    part: list[Path], of_log: dict[tuple[str | None, str | None], list[Place]]
-) -> tuple[int, list[tuple[Update, bool]]]:
-    """Return how many private updates some files has, and those that no connection
-    received.
+def _union(times: Iterable[tuple[int, float]]) -> Intervals:
+    """Return disjoint intervals with the same positions, in order: two lists, of the
+    positions after which one begins, and up to which it lasts.
     """
-    return asyncio.run(_sweep(part, of_log))
+    afters: list[int] = []
+    untils: list[float] = []
+    for after, until in sorted(times):
+        if untils and after <= untils[-1]:
+            untils[-1] = max(untils[-1], until)
+        elif after < until:
+            afters.append(after)
+            untils.append(until)
+    return afters, untils
 
 
-async def _sweep(
-    part: list[Path], of_log: dict[tuple[str | None, str | None], list[Place]]
-) -> tuple[int, list[tuple[Update, bool]]]:
-    """Go through the updates of a file, with the connections that were there."""
-    crowds: dict[tuple[str | None, str | None], _Crowd] = {}
-    count, found = 0, []
+def _has(times: Intervals, position: int) -> bool:
+    """Return whether a position lies in one of the intervals."""
+    afters, untils = times
+    place = bisect_left(afters, position) - 1  # the last one that begins before it
+    return place >= 0 and position <= untils[place]
+
+
+def _unread(part: list[Path], groups: Mapping[Log, Sequence[Group]], marks: Marks, limit: int) -> Unread:
+    """Return the private updates of some files that no connection received."""
+    return asyncio.run(_found_unread(part, groups, marks, limit))
+
+
+async def _found_unread(part: list[Path], groups: Mapping[Log, Sequence[Group]], marks: Marks, limit: int) -> Unread:
+    crowds: dict[Log, _Crowd] = {}
+    total = count = wanted = unsure = 0
+    first: list[tuple[Update, bool, bool]] = []
     for text in lines_of(part):
         if b'"private":false' in text:
             continue
         line = parsed(text)
         if not line["private"] or line.get("presence", False):
             continue
-        count += 1
-        update = Update.of(line)
-        log = update.hub, update.epoch
-        if log not in crowds:
-            crowds[log] = _Crowd(of_log.get(log, []), update.hub)
-        crowd = crowds[log]
-        crowd.move_to(update.position)
-        wanting, receiving = await crowd.of(update)
-        if not receiving:
-            found.append((update, bool(wanting)))
-    for crowd in crowds.values():
-        crowd.close()
-    return count, found
+        total += 1
+        log = line.get("hub"), line.get("epoch")
+        if (crowd := crowds.get(log)) is None:
+            crowd = crowds[log] = _Crowd(groups.get(log, ()), line.get("hub"))
+        topics = tuple(line["topics"])
+        wanting, receiving = crowd.known.get(topics) or await crowd.times_of(topics)
+        position = line["position"]
+        if _has(receiving, position):
+            continue
+        update, is_wanted = None, _has(wanting, position)
+        is_unsure = bool(marks.found) and bool(marks.of(update := Update.of(line)))
+        unsure += is_unsure
+        count += not is_unsure
+        wanted += is_wanted and not is_unsure
+        if len(first) < limit:
+            first.append((update or Update.of(line), is_wanted, is_unsure))
+    return Unread(total, count, wanted, unsure, first)
 
 
 class _Crowd:
-    """The connections that are there at a position, which only grows."""
+    """The groups of a log: when is anyone there who wants, or receives, a topic?"""
 
-    def __init__(self, places: Sequence[Place], hub: str | None) -> None:
-        self._places = places  # by their beginning
-        self._hub = hub
-        self._next = 0
+    def __init__(self, groups: Sequence[Group], hub: str | None) -> None:
         self._audience = Audience(hub or "", max_alike=sys.maxsize)
-        self._there: list[tuple[float, int, Any]] = []  # a heap: until, and the seat
-        self._files: dict[str, Any] = {}
-        self._ids = BitMap64()
+        self._times: dict[int, Intervals] = {}
+        for group in groups:
+            subscribed, granted = (
+                [TopicMatcher(*one, ((one[0], _compiled(*one, hub)),), 0, 0) for one in some]
+                for some in (group.selectors, group.authorised)
+            )
+            seat = self._audience.seat(Subscriber(subscribed, CompiledGrant(subscribe=tuple(granted)), 0))
+            self._times[seat.id] = group.times
+        self._all = BitMap64(self._times)
+        self.known: dict[tuple[str, ...], tuple[Intervals, Intervals]] = {}
+        """What `times_of` has found, by topics."""
+        # Many topics have the same groups.
+        self._of_ids: LRUCache[FrozenBitMap64, Intervals] = LRUCache(MAX_UNIONS)
 
-    def move_to(self, position: int) -> None:
-        """Let those go that ended before a position, and those in that began before."""
-        places = self._places
-        while self._next < len(places) and places[self._next].after < position:
-            place = places[self._next]
-            self._next += 1
-            if place.until >= position:
-                seat = self._audience.seat(self._subscriber(place))
-                self._ids.add(seat.id)
-                heapq.heappush(self._there, (place.until, seat.id, seat))
-        while self._there and self._there[0][0] < position:
-            _, id, seat = heapq.heappop(self._there)
-            self._audience.remove(seat)
-            self._ids.discard(id)
+    async def times_of(self, topics: tuple[str, ...]) -> tuple[Intervals, Intervals]:
+        """Return when anyone wants a private update of these topics, and gets it."""
+        wanting = await self._audience.of(topics, False, self._all, ALL_AT_ONCE)
+        receiving = await self._audience.of(topics, True, wanting, ALL_AT_ONCE)
+        if len(self.known) == CACHED:
+            self.known.clear()
+        times = self.known[topics] = self._united(wanting), self._united(receiving)
+        return times
 
-    async def of(self, update: Update) -> tuple[BitMap64, BitMap64]:
-        """Return the ids of those that want an update, and of those that receive it."""
-        wanting = await self._audience.of(update.topics, False, self._ids, ALL_AT_ONCE)
-        return wanting, await self._audience.of(update.topics, update.private, wanting, ALL_AT_ONCE)
-
-    def _subscriber(self, place: Place) -> Subscriber:
-        if place.path not in self._files:
-            self._files[place.path] = opened(Path(place.path))
-        file = self._files[place.path]
-        file.seek(place.offset)
-        line = parsed(file.readline())
-        selectors, authorised = ([self._matcher(**one) for one in line[name]] for name in ("selectors", "authorised"))
-        return Subscriber(selectors, CompiledGrant(subscribe=tuple(authorised)), place.after)
-
-    def _matcher(self, type: str, pattern: str) -> TopicMatcher:
-        return TopicMatcher(type, pattern, ((type, _compiled(type, pattern, self._hub)),), 0, 0)
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            file.close()
+    def _united(self, ids: BitMap64) -> Intervals:
+        same = FrozenBitMap64(ids)
+        times = self._of_ids.get(same)
+        if times is None:
+            times = self._of_ids[same] = _union(chain.from_iterable(zip(*self._times[id], strict=True) for id in ids))
+        return times
 
 
 class _AllAtOnce:

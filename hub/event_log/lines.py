@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import os
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections import deque
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,7 +35,7 @@ Note: TypeAlias = "Callable[[float | None, int, str], None]"
 
 SMALL: Final = 2**24
 """Bytes of files up to which this process reads them alone."""
-PARTS: Final = 4
+PARTS: Final = 2
 """Parts of the files for each process, so that all are busy to the end."""
 _ENDINGS: Final = (".jsonl", ".jsonl.part")
 
@@ -88,8 +89,8 @@ def parsed(line: bytes) -> dict[str, Any]:
     return found
 
 
-def over_parts(work: Callable[..., T], paths: Sequence[Path], note: Note, text: str, *arguments: Any) -> list[T]:
-    """Return the results of `work(part, *arguments)` for parts of the files, in order.
+def over_parts(work: Callable[..., T], paths: Sequence[Path], note: Note, text: str, *arguments: Any) -> Iterator[T]:
+    """Yield the results of `work(part, *arguments)` for parts of the files, in order.
 
     A part is a list of consecutive files.  Uses a process for each core if there is
     much to read.  `note` shows how far it is, and `text` what is read.  Raises the
@@ -99,22 +100,20 @@ def over_parts(work: Callable[..., T], paths: Sequence[Path], note: Note, text: 
     total, done = sum(sizes), 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parts = _parts(paths, sizes, PARTS * cores)
-    results: dict[int, T] = {}
     with ExitStack() as stack:
         pool: Executor = _Alone()
         if total > SMALL and cores > 1:
             pool = stack.enter_context(ProcessPoolExecutor(min(cores, len(parts)), get_context("spawn")))
-        waiting = {pool.submit(work, part, *arguments): n for n, (part, _) in enumerate(parts)}
+        waiting = deque((pool.submit(work, part, *arguments), size) for part, size in parts)
         try:
-            for future in as_completed(waiting):
-                number = waiting[future]
-                results[number] = future.result()
-                done += parts[number][1]
+            while waiting:
+                future, size = waiting.popleft()
+                yield future.result()
+                done += size
                 note(done / total if total else 1.0, 0, text)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return [results[number] for number in range(len(parts))]
 
 
 def _parts(paths: Sequence[Path], sizes: Sequence[int], count: int) -> list[tuple[list[Path], int]]:

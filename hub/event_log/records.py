@@ -78,12 +78,13 @@ class Connection(NamedTuple):
             line.get("address"),
             line["time"],
             line["after"],
-            _selectors(line["selectors"]),
-            _selectors(line["authorised"]),
+            selectors_of(line["selectors"]),
+            selectors_of(line["authorised"]),
         )
 
 
-def _selectors(given: Iterable[dict[str, str]]) -> Selectors:
+def selectors_of(given: Iterable[dict[str, str]]) -> Selectors:
+    """Return the selectors of a line."""
     return tuple((one["type"], one["pattern"]) for one in given)
 
 

@@ -199,13 +199,14 @@ def test_the_answers_agree_with_a_naive_reading(seed: int, tmp_path: Path) -> No
         for update in private
         if not expected[update["epoch"], update["position"]]["received"]
     }
-    both = answer.unread + answer.unsure
-    assert {(update.epoch, update.position, wanted) for update, wanted in both} == lost
-    for update, _ in both:
-        marks = who(str(tmp_path), update.id, quiet) if seed == 1 else []
-        for one in marks:
-            if one.update == update:
-                assert bool(one.marks) == (update in [unsure for unsure, _ in answer.unsure])
+    assert {(update.epoch, update.position, wanted) for update, wanted, _ in answer.updates} == lost
+    unsure = [is_unsure for _, _, is_unsure in answer.updates]
+    assert (answer.unread, answer.unsure) == (len(lost) - sum(unsure), sum(unsure))
+    assert answer.wanted == sum(wanted for _, wanted, is_unsure in answer.updates if not is_unsure)
+    assert unread(str(tmp_path), quiet, limit=2) == answer._replace(updates=answer.updates[:2])
+    for update, _, is_unsure in answer.updates if seed < 3 else []:
+        (one,) = [one for one in who(str(tmp_path), update.id, quiet) if one.update == update]
+        assert bool(one.marks) == is_unsure
 
 
 # -- a real hub, and the commands

@@ -60,7 +60,7 @@ def test_the_answers_are_those_of_the_pipeline(spark: SparkSession, tmp_path: Pa
     fanout = [row for row in matched("fanout") if not row.fanout]
     private = {(one["id"], one["position"]) for one in updates if one["private"] and not one["presence"]}
     answer = unread(log, quiet)
-    assert {(update.id, update.position) for update, _ in answer.unread + answer.unsure} == private & {
+    assert {(update.id, update.position) for update, *_ in answer.updates} == private & {
         (row.update_id, row.position) for row in fanout
     }
     assert received
