@@ -15,6 +15,7 @@ of the protocol, and what one process knows (`hub.node.fates`).
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -27,6 +28,7 @@ from hub.auth.hints import grant_hint
 from hub.control.commands import ANONYMOUS as NO_TOKEN
 from hub.delivery.audience import Audience
 from hub.errors import InvalidRequest, InvalidToken, KeysUnavailable, NotFound
+from hub.history.base import EARLIEST
 from hub.node.connections import moment
 from hub.node.fates import Asked, Fate, fate_of, find_entry
 from hub.protocol.data import require_topics
@@ -45,9 +47,11 @@ if TYPE_CHECKING:
     from hub.node.control import Control
     from hub.node.fates import Fates
     from hub.settings import Settings
-    from hub.subscribing import Subscribing
+    from hub.subscribing import Imagined, Subscribing
     from hub.turns import TimeSlices
 
+_LOCAL: Final = "http://localhost:3000"
+"""Where a hub is reached for which no setting says it."""
 MAX_EXPLAINED_TOPICS: Final = 100
 """Topics of an update that is not published, at most."""
 
@@ -165,49 +169,56 @@ class Explaining:
         self, asked: Asked, entry: Entry | None, stream: str, token: str | None, grant: CompiledGrant | None
     ) -> Explained:
         """Return the answer for a stream that a client would begin now."""
-        url = urlsplit(stream)
-        query = url.query.encode("utf-8", "surrogateescape")
-        hints = subscribe_hints(query, b"", self._settings)
-        row: dict[str, Any] = {"wants": [], "may_read": [], "hints": hints}
-        refused = None
-        if grant is None:
-            origin = (
-                f"{url.scheme}://{url.netloc}"
-                if url.scheme
-                else (*self._settings.public_urls, "http://localhost:3000")[0]
-            )
-            grant, refused = await self._granted(token, origin, hints)
-        subscriber = None
         try:
-            subscriber = await self._subscribing.imagine(grant, Question(query, []))
+            url = urlsplit(stream)
+        except ValueError as error:
+            raise InvalidRequest(f"{shown(stream)} is no URL: {error}") from None
+        question = Question(url.query.encode("utf-8", "surrogateescape"), [])
+        hints = subscribe_hints(question.query, b"", self._settings)
+        row: dict[str, Any] = {"fate": None, "wants": [], "may_read": [], "hints": hints}
+        refused = imagined = None
+        if grant is None:
+            origin = f"{url.scheme}://{url.netloc}" if url.scheme else (*self._settings.public_urls, _LOCAL)[0]
+            grant, refused = await self._granted(token, origin, hints)
+        try:
+            imagined = await self._subscribing.imagine(grant, question)
         except InvalidRequest as error:
             refused = refused or f"the request breaks a rule: {error}"
-        if refused is not None or subscriber is None:
-            row |= {"fate": None, "sentence": f"The hub refuses the stream: {refused}."}
+        if refused is not None or imagined is None:
+            row["sentence"] = f"The hub refuses the stream: {refused}."
         else:
-            hint = grant_hint(grant, subscriber.subscribed)
-            hints += [*grant.hints, *([] if hint is None else [hint])]
-            audience = Audience(self._settings.url, max_alike=sys.maxsize)
-            seat = audience.seat(subscriber)
-            only, slices = BitMap64([seat.id]), self._slices
-            async with slices:
-                wants = bool(await audience.of(asked.topics, False, only, slices))
-                receives = bool(await audience.of(asked.topics, asked.private, only, slices))
-            position = None if entry is None else entry.position
-            row |= await self._fates.reasons(subscriber, asked) | {"hints": hints}
-            row["issuer"] = grant.identity.issuer
-            row["fate"] = fate_of(receives, wants, subscriber.start, float("inf"), position)
+            row |= await self._imagined(asked, entry, imagined, hints)
             row["sentence"] = _sentence(row)
         fates = {} if row["fate"] is None else {row["fate"]: 1}
         return Explained(row["sentence"], _about(asked, entry), 0, fates, [row], [], [])
 
+    async def _imagined(
+        self, asked: Asked, entry: Entry | None, imagined: Imagined, hints: list[str]
+    ) -> dict[str, Any]:
+        """Return the fate of an update at a stream that would begin now."""
+        subscriber, cursor, preceding = imagined
+        grant = subscriber.grant
+        if cursor and preceding != cursor:
+            place = "the oldest update" if subscriber.start == EARLIEST else "the next update"
+            hints.append(f"the history does not have the cursor {shown(cursor)}: the stream begins with {place}")
+        hint = grant_hint(grant, subscriber.subscribed)
+        hints += [*grant.hints, *([] if hint is None else [hint])]
+        audience = Audience(self._settings.url, max_alike=sys.maxsize)
+        seat = audience.seat(subscriber)
+        wanting, receiving = await self._fates.rule(audience, BitMap64([seat.id]), asked)
+        position = None if entry is None else entry.position
+        return {
+            **await self._fates.reasons(subscriber, asked),
+            "hints": hints,
+            "issuer": grant.identity.issuer,
+            "fate": fate_of(bool(receiving), bool(wanting), subscriber.start, math.inf, position),
+        }
+
     async def _granted(self, token: str | None, origin: str, hints: list[str]) -> tuple[CompiledGrant, str | None]:
         """Return the grant of a token and, if the hub refuses it, why."""
         if not token:
-            return (
-                ANONYMOUS,
-                None if self._settings.anonymous else "it has no token, and anonymous clients may not subscribe",
-            )
+            needed = "it has no token, and anonymous clients may not subscribe"
+            return ANONYMOUS, None if self._settings.anonymous else needed
         resource = self._settings.resource_at(origin)
         try:
             return await self._authorizer.verify("subscribe", token, resource=resource), None

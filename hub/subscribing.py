@@ -70,6 +70,16 @@ class Admitted(NamedTuple):
     """The id of the event before its first one, as far as that is known."""
 
 
+class Imagined(NamedTuple):
+    """A client that might come."""
+
+    subscriber: Subscriber
+    cursor: str | None
+    """The cursor that it would send."""
+    preceding: str | None
+    """The id of the event before its first one, as far as that is known."""
+
+
 class Ended(NamedTuple):
     """A stream that ends at once, because of a fault of the hub; see `node.outage`."""
 
@@ -200,8 +210,8 @@ class Subscribing:
         start = await self._find_start(wanted.last_event_id, presence=presence)
         return Admitted(Subscriber((), grant, start.position), start.preceding)
 
-    async def imagine(self, grant: CompiledGrant, question: Question) -> Subscriber:
-        """Return the subscriber that `subscribe_request` would make.
+    async def imagine(self, grant: CompiledGrant, question: Question) -> Imagined:
+        """Return the subscriber that `subscribe_request` would make, and its cursor.
 
         It counts toward no limit, and gets no seat.
 
@@ -211,7 +221,7 @@ class Subscribing:
         matchers = self._compiler.of_program(wanted.selectors)
         presence = may_want_presence(wanted.selectors, grant, self._settings.path)
         start = await self._find_start(wanted.last_event_id, presence=presence)
-        return Subscriber(matchers, grant, start.position)
+        return Imagined(Subscriber(matchers, grant, start.position), wanted.last_event_id, start.preceding)
 
     def _parse(self, question: Question, body: bytes = b"") -> SubscribeRequest:
         """Return what a question asks for; in development, log what may be wrong."""

@@ -135,6 +135,9 @@ def _connection(row: Mapping[str, Any]) -> Iterator[str]:
     elif "since" in row:
         behind = f", {row['behind']} behind" if row["behind"] else ""
         yield f"  connection   {row['state']}{behind}, since {row['since']}, on {row['process']}"
+        if "position" in row:
+            began = "with the oldest entry" if row["after"] is None else f"after position {row['after']}"
+            yield f"  cursor       began {began}; sent what it wants up to position {row['position']}"
 
 
 def _finding(finding: Mapping[str, Any]) -> str:

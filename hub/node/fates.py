@@ -29,6 +29,7 @@ from hub.delivery.findings import findings
 from hub.delivery.reading import last_sent
 from hub.delivery.stream import Stream
 from hub.errors import PositionExpired
+from hub.history.base import EARLIEST
 from hub.node.connections import moment
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Fates:
         ended = [one for one in self._remembered if target.is_met(one.id, one.identity)]
         fates = Counter[Fate]()
         rows: list[dict[str, Any]] = []
-        wanting, receiving = await self._rule(self._audience, BitMap64(seat.id for seat in named), asked)
+        wanting, receiving = await self.rule(self._audience, BitMap64(seat.id for seat in named), asked)
         for seat in sorted(named, key=lambda seat: seat.subscriber.id):
             if not isinstance(seat.holder, Stream):  # it has ended meanwhile
                 continue
@@ -189,7 +190,7 @@ class Fates:
         fates = Counter[Fate]()
         rows: list[dict[str, Any]] = []
         ids = BitMap64(seat.id for seat in streams)
-        wanting, receiving = await self._rule(self._audience, ids, asked)
+        wanting, receiving = await self.rule(self._audience, ids, asked)
         fates[Fate.UNWANTED] = len(ids) - len(wanting)
         async for seats in turns.in_turns(self._audience.seats(wanting), turns.ASKED_STREAMS):
             for seat in seats:
@@ -208,15 +209,22 @@ class Fates:
                         rows.append({**_ended_row(one), "fate": fate})
         return {"fates": +fates, "rows": rows}
 
-    async def _rule(self, audience: Audience, ids: BitMap64, asked: Asked) -> tuple[BitMap64, BitMap64]:
+    async def rule(self, audience: Audience, ids: BitMap64, asked: Asked) -> tuple[BitMap64, BitMap64]:
         """Return the ids among `ids` that want an update, and those that receive it."""
         async with self._slices:
             wanting = await audience.of(asked.topics, False, ids, self._slices)
             return wanting, await audience.of(asked.topics, asked.private, wanting, self._slices)
 
     async def _row(self, seat: Seat, asked: Asked) -> dict[str, Any]:
-        """Return what is known of a connection, with the verdict about each matcher."""
-        return {**self._connections.row(seat), **await self.reasons(seat.subscriber, asked)}
+        """Return what is known of a connection: also after which position it began, up
+        to where it was sent all that it wants, and the findings.
+        """
+        start, holder = seat.subscriber.start, seat.holder
+        places = {
+            "after": None if start == EARLIEST else start,
+            "position": holder.position if isinstance(holder, Stream) else None,
+        }
+        return {**self._connections.row(seat), **places, **await self.reasons(seat.subscriber, asked)}
 
     async def reasons(self, subscriber: Subscriber, asked: Asked) -> dict[str, Any]:
         """Return the findings about a subscriber: `wants` and, for a private update,
@@ -243,7 +251,7 @@ class Fates:
                 sent: int | None = one.until
                 if position > one.until and one.more:
                     sent = await last_sent(self._history.read, audience, seat, one.until, one.more, self._slices)
-                wanting, receiving = await self._rule(audience, BitMap64([seat.id]), asked)
+                wanting, receiving = await self.rule(audience, BitMap64([seat.id]), asked)
                 audience.remove(seat)
                 fate = fate_of(bool(receiving), bool(wanting), one.start, one.until if sent is None else sent, position)
                 yield Fate.LEFT if fate is Fate.WAITING else fate, one, subscriber

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -364,6 +365,15 @@ async def test_a_stream_of_the_application_is_explained_by_its_grant() -> None:
         )
         (row,) = (await app.explain("a", stream="?topics=a&match=b")).subscribers
         assert "parameter 'topics' is unknown, and ignored: did you mean 'topic'?" in row["hints"]
+        for replays, place in ((True, "oldest"), (False, "next")):
+            async with application(subscriptions=False, replay_unknown=replays) as other:
+                await publish(other, ANYTHING, ("topic", "a"))
+                (row,) = (await other.explain("a", stream="?match=a&last_event_id=x")).subscribers
+                assert row["hints"] == [
+                    f"the history does not have the cursor 'x': the stream begins with the {place} update"
+                ]
+        with pytest.raises(InvalidRequest, match="is no URL"):
+            await app.explain("a", stream="http://[?match=a")
 
 
 async def test_a_question_that_cannot_be_answered_is_refused() -> None:
@@ -464,7 +474,8 @@ async def test_the_command_says_why(start_hub: type[HubProcess], tmp_path: Path)
         assert status == 0
         assert lines[0].startswith("The stream of the subject '42' does not want the update: ")
         assert lines[2].endswith("  42 (classic)  127.0.0.1: unwanted")
-        assert lines[4] == (
+        assert re.fullmatch(r"  cursor       began after position \d+; sent what it wants up to position \d+", lines[4])
+        assert lines[5] == (
             "  matcher      exact http://e.com/1  does not match https://e.com/1: they are the same up to character 4 of "
             "the topic's 15; it would match with 'https' for 'http'"
         )
