@@ -275,7 +275,7 @@ def _sentence(row: Mapping[str, Any], who: str = "It") -> str:
 def _reason(fate: Fate, row: Mapping[str, Any]) -> str:
     """Return why, if the row has findings."""
     if fate is Fate.WAITING:
-        return f": {row['behind']} entries of the history"
+        return f": {row['behind']} {'entry' if row['behind'] == 1 else 'entries'} of the history"
     if "wants" not in row:
         return ""
     if fate is Fate.UNWANTED:

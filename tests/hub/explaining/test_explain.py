@@ -325,7 +325,7 @@ async def test_a_stream_that_is_behind_says_how_far() -> None:
         found = await app.explain(update=id, subject="42")
         assert found.sentence == (
             "The stream of the subject '42' was not sent the update yet, because its client has not read what comes "
-            "before: 1 entries of the history."
+            "before: 1 entry of the history."
         )
         holder._to("catching_up")
         holder._connection.start(holder._catch_up)
