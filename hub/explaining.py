@@ -33,6 +33,7 @@ from hub.node.connections import moment
 from hub.node.fates import Asked, Fate, fate_of, find_entry
 from hub.protocol.data import require_topics
 from hub.protocol.hints import subscribe_hints
+from hub.protocol.requests import take_tokens
 from hub.subscribing import Question
 from skipfilter.text import shown
 
@@ -124,7 +125,8 @@ class Explaining:
             return await self._of_stream(asked, entry, stream, token, grant)
         if token is not None or grant is not None:
             raise InvalidRequest("a token needs the URL of a stream, which says what is subscribed to")
-        answers, silent = await self._control.ask("explain", asked.to_json(), **named)
+        question = asked if update is None else Asked(update, [], False)  # the others find its topics themselves
+        answers, silent = await self._control.ask("explain", question.to_json(), **named)
         fates = Counter[str]()
         for answer in answers:
             fates.update(answer["fates"])
@@ -147,7 +149,7 @@ class Explaining:
     async def _asked(self, topics: Sequence[str], private: bool, update: str | None) -> tuple[Asked, Entry | None]:
         """Return the question, and the entry that it is about."""
         if (update is None) == (not topics):
-            raise InvalidRequest("give the topics of an update, or the id of one in the history")
+            raise InvalidRequest("give the topics of an update, or the id of one in the history, and not both")
         if update is None:
             require_topics(topics)
             if len(topics) > MAX_EXPLAINED_TOPICS:
@@ -171,15 +173,20 @@ class Explaining:
         """Return the answer for a stream that a client would begin now."""
         try:
             url = urlsplit(stream)
-        except ValueError as error:
-            raise InvalidRequest(f"{shown(stream)} is no URL: {error}") from None
-        question = Question(url.query.encode("utf-8", "surrogateescape"), [])
+            query, tokens = take_tokens(url.query.encode("utf-8"))
+        except ValueError:  # it may have a token, so no message and no log has it
+            raise InvalidRequest("the stream is no URL") from None
+        if token is None and tokens:
+            token = tokens[0]
+        question = Question(query, [])
         hints = subscribe_hints(question.query, b"", self._settings)
         row: dict[str, Any] = {"fate": None, "wants": [], "may_read": [], "hints": hints}
         refused = imagined = None
         if grant is None:
             origin = f"{url.scheme}://{url.netloc}" if url.scheme else (*self._settings.public_urls, _LOCAL)[0]
             grant, refused = await self._granted(token, origin, hints)
+        if url.path and url.path != self._settings.path:
+            refused = refused or f"its path {shown(url.path)} is not that of the hub, {shown(self._settings.path)}"
         try:
             imagined = await self._subscribing.imagine(grant, question)
         except InvalidRequest as error:
@@ -249,33 +256,40 @@ def _about(asked: Asked, entry: Entry | None) -> dict[str, Any]:
 _FATES: Final = {
     Fate.RECEIVES: "would receive the update",
     Fate.RECEIVED: "was sent the update",
-    Fate.WAITING: "was not sent the update yet, because its client has not read what comes before",
-    Fate.LEFT: "ended before the update",
-    Fate.LATE: "began after the update, without an earlier cursor",
+    Fate.WAITING: "was not sent the update yet",
+    Fate.UNKNOWN: "has ended, and it is not known whether it was sent the update",
+    Fate.LEFT: "ended before it was sent the update",
+    Fate.LATE: "began after the update: its cursor was there already, or it had none",
     Fate.DENIED: "wants the update, and may not read it",
     Fate.UNWANTED: "does not want the update",
 }
 _COUNTS: Final = {
-    Fate.RECEIVES: "would receive the update",
-    Fate.RECEIVED: "sent the update",
-    Fate.WAITING: "not sent yet, because of what they have not read",
-    Fate.LEFT: "ended before it",
-    Fate.LATE: "began after it",
-    Fate.DENIED: "want it, and may not read it",
-    Fate.UNWANTED: "do not want it",
+    Fate.RECEIVES: ("would receive it", "would receive it"),
+    Fate.RECEIVED: ("was sent it", "were sent it"),
+    Fate.WAITING: ("was not sent it yet", "were not sent it yet"),
+    Fate.UNKNOWN: ("has ended, and perhaps was sent it", "have ended, and perhaps were sent it"),
+    Fate.LEFT: ("ended before it was sent it", "ended before they were sent it"),
+    Fate.LATE: ("began after it", "began after it"),
+    Fate.DENIED: ("wants it, and may not read it", "want it, and may not read it"),
+    Fate.UNWANTED: ("does not want it", "do not want it"),
 }
+"""What a number of streams did: of one, and of several."""
 
 
 def _sentence(row: Mapping[str, Any], who: str = "It") -> str:
     """Return in one sentence what became of the update at one connection, and why."""
     fate = Fate(row["fate"])
-    return f"{who} {_FATES[fate]}{_reason(fate, row)}."
+    text = f"{who} {_FATES[fate]}{_reason(fate, row)}"
+    return text if text.endswith("?") else f"{text}."
 
 
 def _reason(fate: Fate, row: Mapping[str, Any]) -> str:
     """Return why, if the row has findings."""
+    if fate is Fate.WAITING and not row["behind"]:
+        return ", because its process has not dispatched it yet"
     if fate is Fate.WAITING:
-        return f": {row['behind']} {'entry' if row['behind'] == 1 else 'entries'} of the history"
+        entries = f"{row['behind']} {'entry' if row['behind'] == 1 else 'entries'} of the history"
+        return f", because its client has not read what comes before: {entries}"
     if "wants" not in row:
         return ""
     if fate is Fate.UNWANTED:
@@ -322,8 +336,8 @@ def _of_all(fates: Mapping[str, int]) -> str:
     if not fates:
         return "There is no stream."
     getting = sum(fates.get(fate, 0) for fate in (Fate.RECEIVES, Fate.RECEIVED))
-    return f"{'' if getting else 'No stream has it. '}Streams: {_counted(fates)}."
+    return f"{'Streams' if getting else 'No stream gets it'}: {_counted(fates)}."
 
 
 def _counted(fates: Mapping[str, int]) -> str:
-    return "; ".join(f"{_COUNTS[fate]} {fates[fate]}" for fate in Fate if fates.get(fate))
+    return "; ".join(f"{count} {_COUNTS[fate][count > 1]}" for fate in Fate if (count := fates.get(fate)))

@@ -47,23 +47,23 @@ _SIGNS: Final = "{*+#"
 def token_hints(token: Unverified, granted: Iterable[Selector]) -> list[str]:
     """Return what is probably wrong with a token, which grants some patterns."""
     claims, found, selectors = token.claims, list[str](), list(granted)
-    if not selectors:
-        found.append("it grants nothing: neither to publish, nor to read private updates")
     if braced := next((pattern for type, pattern in selectors if type == "exact" and has_braces(pattern)), None):
         found.append(f"the pattern {shown(braced)} is of the type exact, which takes braces as text: see uritemplate")
     expires = claims.get("exp")
     if isinstance(expires, int | float) and not isinstance(expires, bool) and expires >= _YEAR_10000:
-        found.append(f"exp {shown_json(expires)} is after the year 9999: it counts seconds, not milliseconds")
+        found.append(f"exp {shown_json(expires)} is after the year 9999: `exp` counts seconds, not milliseconds")
     found += _unknown("claim", claims, _OURS, {*_OURS, *_REGISTERED})
     if token.is_current:
         details = claims.get("authorization_details")
-        for detail in (details if isinstance(details, list) else [])[:MAX_COMPARED]:
-            found += _detail_hints(detail)
+        for detail in details if isinstance(details, list) else []:
+            if len(found) < MAX_HINTS:
+                found += _detail_hints(detail)
     else:
         claim = next((claims[name] for name in CLASSIC_CLAIMS if name in claims), None)
         if isinstance(claim, dict):
             found += _unknown("member", claim, _MEMBERS, set(_MEMBERS), where=" of the mercure claim")
-    return list(dict.fromkeys(found))[:MAX_HINTS]
+    nothing = [] if selectors else ["it grants nothing: neither to publish, nor to read private updates"]
+    return list(dict.fromkeys(found))[: MAX_HINTS - 1] + nothing
 
 
 def _detail_hints(detail: Any) -> list[str]:

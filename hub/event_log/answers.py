@@ -161,6 +161,7 @@ def _matches(type: str, pattern: str, topics: Iterable[str], hub: str | None) ->
     return any(matcher.match(topic) for topic in topics)
 
 
+@lru_cache(MAX_UNIONS)
 def _compiled(type: str, pattern: str, hub: str | None) -> Matcher:
     """Return the matcher of a selector that the hub has accepted."""
     if type == "everything":
@@ -222,9 +223,10 @@ def of_subject(directory: str, subject: str, note: Note, *, key: bytes | None = 
     sessions = [Session(one, _window(one, windows, marks)) for one in connections]
     found = over_parts(_received, files_of(directory, "updates"), note, "updates", sessions)
     received = [one for part in found for one in part]
-    # A mark matters if a session of its node may have received something after it.
+    # A mark matters if a session of its node may have received something after it, or
+    # if updates themselves are missing.
     nodes = {one.node for one in connections}
-    return Day(sessions, received, [mark for mark in marks.found if mark.node in nodes])
+    return Day(sessions, received, [mark for mark in marks.found if mark.updates or mark.node in nodes])
 
 
 def _window(one: Connection, windows: dict[tuple[str, int], Window], marks: Marks) -> Window:
@@ -333,7 +335,7 @@ def unread(directory: str, note: Note, *, limit: int = 1_000) -> Unread:
     groups, marks = _groups(directory, note)
     found = list(over_parts(_unread, files_of(directory, "updates"), note, "updates", groups, marks, limit))
     first = [one for part in found for one in part.updates]
-    total, unread, wanted, unsure = (sum(counts) for counts in zip(*(part[:4] for part in found), strict=True))
+    total, unread, wanted, unsure = (sum(getattr(part, name) for part in found) for name in Unread._fields[:4])
     return Unread(total, unread, wanted, unsure, first[:limit])
 
 

@@ -98,7 +98,9 @@ def read_or_make_key(directory: str) -> bytes:
         os.link(unnamed, Path(directory, KEY_FILE))  # whole, or not at all
     except FileExistsError:
         pass
+    except OSError:  # a file system without hard links
+        unnamed.rename(Path(directory, KEY_FILE))
     finally:
         os.close(descriptor)
-        unnamed.unlink()
+        unnamed.unlink(missing_ok=True)
     return read_key(directory)

@@ -96,6 +96,8 @@ class Mark(NamedTuple):
     time: int
     after: int
     cause: str
+    updates: bool
+    """Whether updates may be missing, too."""
 
     def covers(self, update: Update, found: int | None) -> bool:
         """Return whether deliveries of an update may be missing; the mark ends when it
@@ -140,6 +142,7 @@ class Marks:
             line["time"],
             line["after"] if line["event"] == "gap" else line["until"],
             line.get("cause") or "ended uncleanly",
+            line.get("updates", True),
         )
         self.found[mark] = line.get("found")
 

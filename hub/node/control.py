@@ -53,8 +53,10 @@ ANSWER_SECONDS: Final = 2.0
 CALL_SECONDS: Final = 4.0
 """Seconds that a process waits for the others after the history was away: longer than
 their longest pause between two attempts to reach it."""
-MAX_DONE, MAX_ANSWERS = 1_000, 20
+MAX_DONE, MAX_ANSWERS = 1_000, 100
 """Commands, and questions, whose results are kept for those who asked."""
+MAX_ASKING: Final = 4
+"""Questions that are asked here at the same time; further ones wait."""
 ALONE_SECONDS: Final = 0.5
 """Seconds after which a process ends its own streams if the history does not answer."""
 FIRST_LOOK, LAST_LOOK = 0.005, 0.1
@@ -126,6 +128,7 @@ class Control:
         # ended, by issuer; or the answer to a question, which may take a while.
         self._done: LRUCache[int, Counter[str]] = LRUCache(MAX_DONE)
         self._answering: LRUCache[int, asyncio.Task[Any]] = LRUCache(MAX_ANSWERS)
+        self._asking = asyncio.Semaphore(MAX_ASKING)
         self._local = 0  # the last number of a command that the history does not have; they descend
         self.pending: list[Command] = []
         """Those that the history does not have yet."""
@@ -253,12 +256,19 @@ class Control:
         `connected` does.
         """
         target = target_of(**named) if any(value is not None for value in named.values()) else None
-        taken = await self._history.command(Command(action, target, question=question))
-        await self._carry_out_due()
-        own = self._answering.get(taken.number)
-        found = [] if own is None else [await own]
-        answers = await self._all_answers(taken)
-        return found + [json.loads(answer) for answer in answers.values()], sorted(set(taken.others) - answers.keys())
+        async with self._asking:
+            taken = await self._history.command(Command(action, target, question=question))
+            await self._carry_out_due()
+            own = self._answering.get(taken.number)
+            waiting = [self._begin(asyncio.wait([own], timeout=ANSWER_SECONDS))] if own is not None else []
+            answers = await self._all_answers(taken)
+            await asyncio.gather(*waiting)
+        found, silent = [json.loads(answer) for answer in answers.values()], set(taken.others) - answers.keys()
+        if own is not None and own.done():
+            found.insert(0, own.result())
+        else:
+            silent.add(self._history.node)
+        return found, sorted(silent)
 
     def revocations(self) -> list[dict[str, Any]]:
         """Return the revocations in force, the oldest first.

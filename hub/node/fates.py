@@ -24,29 +24,38 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyroaring import BitMap64
 
 from hub import turns
+from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.findings import findings
 from hub.delivery.reading import last_sent
 from hub.delivery.stream import Stream
+from hub.delivery.subscriber import Subscriber
 from hub.errors import PositionExpired
 from hub.history.base import EARLIEST
 from hub.node.connections import moment
+from hub.protocol.topics import topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from hub.control.commands import Target
     from hub.delivery.seat import Seat
-    from hub.delivery.subscriber import Subscriber
     from hub.history.base import Entry, History
     from hub.node.connections import Connections
     from hub.node.remembered import Ended, Remembered
+    from hub.protocol.topics import TopicMatcher
     from hub.turns import TimeSlices
+    from skipfilter import Selector
 
 MAX_SHOWN: Final = 20
 """Connections with the same fate that an answer shows, at most."""
+MAX_DENIED: Final = 3
+"""Connections that may not read the update, and are explained, if the question names
+none."""
 MAX_NAMED: Final = 10
 """Connections that a question names, and that are explained, at most."""
+MAX_COMPILED: Final = 1_000
+"""Patterns of ended connections that are compiled for one question, at most."""
 MAX_SIMILAR: Final = 3
 """Other subjects that an answer names if no connection has the one that was named."""
 
@@ -60,6 +69,8 @@ class Fate(StrEnum):
     """The update was handed to its socket."""
     WAITING = "waiting"
     """It gets the update when its client has read what comes before."""
+    UNKNOWN = "unknown"
+    """It wanted the update and has ended, and it is not known how far it came."""
     LEFT = "left"
     """It wanted the update, and ended before."""
     LATE = "late"
@@ -181,7 +192,8 @@ class Fates:
             async for fate, one, subscriber in self._ended(reversed(ended), asked, position):
                 fates[fate] += 1
                 if len(rows) < MAX_NAMED:
-                    rows.append({**_ended_row(one), **await self.reasons(subscriber, asked), "fate": fate})
+                    why = {} if subscriber is None else await self.reasons(subscriber, asked)
+                    rows.append({**_ended_row(one), **why, "fate": fate})
         similar = [] if named or ended or target.by != "subject" else _similar(target.value, streams)
         return {"fates": fates, "rows": rows, "similar": similar}
 
@@ -198,12 +210,14 @@ class Fates:
                     continue
                 fate = fate_of(seat.id in receiving, True, seat.subscriber.start, seat.holder.position, position)
                 fates[fate] += 1
-                if fates[fate] <= MAX_SHOWN:
+                if fate is Fate.DENIED and fates[fate] <= MAX_DENIED:
+                    rows.append({**await self._row(seat, asked), "fate": fate})
+                elif fates[fate] <= MAX_SHOWN:
                     rows.append({**self._connections.row(seat), "fate": fate})
         if position is not None:
             there = [one for one in self._remembered if one.start < position and (position <= one.until or one.more)]
             async for fate, one, _ in self._ended(there, asked, position):
-                if fate in (Fate.RECEIVED, Fate.DENIED):
+                if fate in (Fate.RECEIVED, Fate.DENIED, Fate.UNKNOWN):
                     fates[fate] += 1
                     if fates[fate] <= MAX_SHOWN:
                         rows.append({**_ended_row(one), "fate": fate})
@@ -242,19 +256,46 @@ class Fates:
 
     async def _ended(
         self, ended: Iterable[Ended], asked: Asked, position: int
-    ) -> AsyncIterator[tuple[Fate, Ended, Subscriber]]:
-        """Yield the fate of a published update at each connection that has ended."""
+    ) -> AsyncIterator[tuple[Fate, Ended, Subscriber | None]]:
+        """Yield the fate of a published update at each connection that has ended.
+
+        Without a subscriber, its patterns are more than may be compiled.
+        """
+        compiled: dict[Selector, TopicMatcher] = {}
         audience = Audience(self._base_url, max_alike=sys.maxsize)
         async for some in turns.in_turns(ended, turns.COMPILED_PATTERNS):
             for one in some:
-                seat = audience.seat(subscriber := one.subscriber(self._base_url))
+                subscriber = await self._subscriber(one, compiled)
+                if subscriber is None:
+                    yield Fate.UNKNOWN, one, None
+                    continue
+                seat = audience.seat(subscriber)
                 sent: int | None = one.until
                 if position > one.until and one.more:
                     sent = await last_sent(self._history.read, audience, seat, one.until, one.more, self._slices)
                 wanting, receiving = await self.rule(audience, BitMap64([seat.id]), asked)
                 audience.remove(seat)
                 fate = fate_of(bool(receiving), bool(wanting), one.start, one.until if sent is None else sent, position)
-                yield Fate.LEFT if fate is Fate.WAITING else fate, one, subscriber
+                if fate is Fate.WAITING:
+                    fate = Fate.UNKNOWN if sent is None else Fate.LEFT
+                yield fate, one, subscriber
+
+    async def _subscriber(self, one: Ended, compiled: dict[Selector, TopicMatcher]) -> Subscriber | None:
+        """Return a subscriber with the patterns of a connection that has ended.
+
+        Returns None if they are more than may be compiled for one question; `compiled`
+        has those that were.
+        """
+        async with self._slices:
+            for type, pattern in one.matchers + one.grants:
+                if (type, pattern) not in compiled:
+                    if len(compiled) == MAX_COMPILED:
+                        return None
+                    compiled[type, pattern] = topic_matcher(type, pattern, base_url=self._base_url)
+                    if self._slices.is_over():
+                        await self._slices.pause()
+        subscribed, granted = ([compiled[selector] for selector in some] for some in (one.matchers, one.grants))
+        return Subscriber(subscribed, CompiledGrant(subscribe=tuple(granted)), one.start)
 
 
 def _ended_row(ended: Ended) -> dict[str, Any]:

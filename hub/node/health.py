@@ -92,6 +92,7 @@ class Health:
                 reason = error.reason if isinstance(error, HistoryUnavailable) else repr(error)
                 log.warning("the check of the history failed", reason=reason)
                 self._failing_since = now if self._failing_since is None else self._failing_since
+                self._goal, self.behind = (0, now), 0.0  # what is not read meanwhile is no fault of this process
         if self._failing_since is None or (patient and now - self._failing_since < PATIENCE_SECONDS):
             return NOT_FOLLOWED if self.behind >= BEHIND_SECONDS and not patient else None
         return "the history cannot be reached or written"

@@ -12,10 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hub.auth.grant import CompiledGrant
 from hub.delivery.observer import Observer
-from hub.delivery.subscriber import Subscriber
-from hub.protocol.topics import topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,9 +21,13 @@ if TYPE_CHECKING:
     from hub.delivery.seat import Ending, Seat
     from skipfilter import Selector
 
-AVERAGE: Final = 1_024
-"""Characters of the patterns of a remembered connection, on average; if there are more,
-fewer connections are remembered."""
+AVERAGE: Final = 2_048
+"""Bytes of a remembered connection, on average; if they take more, fewer are
+remembered."""
+BYTES_WITHOUT_PATTERNS: Final = 700
+"""About what a connection without patterns takes, ..."""
+BYTES_OF_A_PATTERN: Final = 128
+"""... and each pattern besides its characters."""
 
 
 class Ended(NamedTuple):
@@ -49,16 +50,9 @@ class Ended(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The characters of its patterns."""
-        return sum(len(pattern) for _, pattern in self.matchers + self.grants)
-
-    def subscriber(self, base_url: str) -> Subscriber:
-        """Return a subscriber with the same matchers and grant."""
-        matchers, grants = (
-            [topic_matcher(type, pattern, base_url=base_url) for type, pattern in selectors]
-            for selectors in (self.matchers, self.grants)
-        )
-        return Subscriber(matchers, CompiledGrant(subscribe=tuple(grants)), self.start)
+        """About how many bytes it takes."""
+        patterns = sum(BYTES_OF_A_PATTERN + len(pattern) for _, pattern in self.matchers + self.grants)
+        return BYTES_WITHOUT_PATTERNS + patterns + len(self.identity.subject or "") + len(self.address)
 
 
 class Remembered(Observer):
@@ -71,7 +65,7 @@ class Remembered(Observer):
         self._most = most
         self._wall_clock = wall_clock
         self._ended: deque[Ended] = deque()
-        self._size = 0  # the characters of all their patterns
+        self._size = 0  # of all
         self._starts: dict[int, int] = {}  # of the open ones, by the ids of their seats
 
     def __iter__(self) -> Iterator[Ended]:

@@ -65,9 +65,14 @@ _EVENTS: Final = (
     columns.Column("until", NUMBER, "of the others", nullable=True),
     columns.Column("hub", TEXT, "the URL of the hub; of a connect and a gap", nullable=True),
     columns.Column("epoch", TEXT, "of the hub's history; of these, too", nullable=True),
-    columns.Column("subscriber", TEXT, "its name; this and the next two are of a connect", nullable=True),
+    columns.Column("subscriber", TEXT, "its name; this and the next six are of a connect", nullable=True),
+    columns.Column("issuer", TEXT, "of its token", nullable=True),
+    columns.Column("subject", TEXT, "who it is, or a digest of that", nullable=True),
+    columns.Column("token_id", TEXT, "the id of its token, or a digest of that", nullable=True),
+    columns.Column("address", TEXT, "where it came from", nullable=True),
     columns.Column("selectors", SELECTORS, "declared by it", nullable=True),
     columns.Column("authorised", SELECTORS, "granted to it", nullable=True),
+    columns.Column("reason", TEXT, "why it ended; of a disconnect", nullable=True),
     columns.Column("clean", pa.bool_(), "whether nothing is missing; of a disconnect and an end", nullable=True),
     columns.Column("updates", pa.bool_(), "whether updates may be missing", nullable=True),
     columns.Column("found", TIME, "when it was found", nullable=True),
@@ -201,10 +206,11 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
     """
     # 1. The events of each connection, and the end of its node.
     come, gone = F.col("event") == "connect", F.col("event") == "disconnect"
-    whole = F.struct("ts", "after", "hub", "epoch", "subscriber", "selectors", "authorised")
+    names = ("issuer", "subject", "token_id", "address")
+    whole = F.struct("ts", "after", "hub", "epoch", "subscriber", *names, "selectors", "authorised")
     last = F.struct("ts", "until")
     # An earlier version did not say of a disconnect whether it is clean.
-    last_of_one = F.struct("ts", "until", F.coalesce("clean", F.lit(True)).alias("clean"))
+    last_of_one = F.struct("ts", "until", F.coalesce("clean", F.lit(True)).alias("clean"), "reason")
     is_clean = F.bool_and(F.coalesce("clean", F.lit(False)))
     ends = events.where(F.col("event") == "end").groupBy("node").agg(F.min(last).alias("end"), is_clean.alias("clean"))
     found = (
@@ -223,6 +229,7 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
             # A connection may have begun after the last known moment of its node.
             _later("come.ts", "ts").alias("disconnected_at"),
             _later("come.after", "until").alias("until"),
+            F.col("gone.reason").alias("ended_because"),
             F.when(F.col("gone").isNotNull(), F.col("gone.clean")).otherwise(F.col("clean")).alias("complete"),
             _day(F.unix_micros("come.ts"), 86_400_000_000).alias("dt"),
         )

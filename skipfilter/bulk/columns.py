@@ -82,13 +82,19 @@ SESSIONS: Final = (
     Column("epoch", TEXT, "of the hub's history", nullable=True),
     Column("node", TEXT, "the hub's process", nullable=True),
     Column("number", NUMBER, "the node's number of the connection", nullable=True),
+    Column("issuer", TEXT, "of its token; or classic, application or anonymous", nullable=True),
+    Column("subject", TEXT, "who it is: the subject of its token, or a digest of that", nullable=True),
+    Column("token_id", TEXT, "the id of its token, or a digest of that", nullable=True),
+    Column("address", TEXT, "where it came from", nullable=True),
+    Column("ended_because", TEXT, "why it ended", nullable=True),
     Column("complete", pa.bool_(), "false if its node was killed; null while it is open", nullable=True),
     Column("dt", pa.date32(), "the day of connected_from"),
 )
 """One row for each connection of a subscriber.
 
 If its node was killed, a session is not complete: it may have received updates after
-`until`.
+`until`.  The names are null in logs of earlier versions, and if the hub does not log
+them.
 """
 
 POSTINGS: Final = (

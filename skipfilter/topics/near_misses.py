@@ -33,6 +33,11 @@ MAX_LENGTH: Final = 2_000
 """Characters of a pattern, and of a topic, beyond which nothing is guessed."""
 MAX_WORDS: Final = 32
 """Words that a pattern, and a topic, may have for guesses about words."""
+MAX_SHIFT: Final = 2
+"""Words by which the place of a similar word may differ, at most: a wildcard may stand
+for several, or none."""
+MAX_WORD: Final = 32
+"""Characters of a word that is compared with others, at most."""
 _SIMILAR: Final = 0.7
 """How similar two words are if one may stand for the other by mistake; 1 is equal."""
 _EDGES: Final = frozenset("/.:?&=#")
@@ -72,7 +77,7 @@ def _guesses(matcher_type: str, pattern: str, topic: str) -> Iterator[Guess]:
     if pattern != (stripped := pattern.strip()):
         yield "without the space around it", matcher_type, stripped, topic
     if pattern != (decoded := unquote(pattern)):
-        yield "if it were decoded once more: it is encoded twice", matcher_type, decoded, topic
+        yield "if it were decoded: it is encoded once too often", matcher_type, decoded, topic
     if " " in pattern:
         spaceless = pattern.replace(" ", "+")
         for type in _types(matcher_type, spaceless):
@@ -87,6 +92,8 @@ def _guesses(matcher_type: str, pattern: str, topic: str) -> Iterator[Guess]:
     for type in _types(matcher_type, pattern):
         if type != matcher_type:
             yield f"with the matcher type {type}", type, pattern, topic
+    if matcher_type == "uritemplate" and "{" in pattern:
+        yield "with {+…} for {…}, which takes slashes", matcher_type, _reserved(pattern), topic
     # 3. The two ends.
     ending = pattern[:-1] if pattern.endswith("/") else f"{pattern}/"
     yield f"{'without the' if pattern.endswith('/') else 'with a'} slash at its end", matcher_type, ending, topic
@@ -122,9 +129,9 @@ def _word_guesses(matcher_type: str, pattern: str, topic: str) -> Iterator[Guess
     # Words side by side, if both have the same separators.
     differing = [n for n, (a, b) in enumerate(zip(words, others, strict=False)) if a != b]
     is_aligned = len(words) == len(others) and all(n % 2 == 0 for n in differing)
-    # a. A similar word, wherever it stands.
+    # a. A similar word, at about the same place.
     for n, word in enumerate(words):
-        for other in dict.fromkeys(others):
+        for other in dict.fromkeys(others[max(0, n - 2 * MAX_SHIFT) : n + 2 * MAX_SHIFT + 1]):
             if n % 2 == 0 and word != other and _are_similar(word, other):
                 yield f"with {shown(other)} for {shown(word)}", matcher_type, _with(words, {n: other}), topic
     if not is_aligned:
@@ -134,7 +141,7 @@ def _word_guesses(matcher_type: str, pattern: str, topic: str) -> Iterator[Guess
         braced = {n: f"{{{words[n]}}}" for n in differing}
         bare = ", ".join(words[n] for n in differing)
         change = (
-            f"with {', '.join(braced.values())} for {bare}, and the matcher type uritemplate: "
+            f"with {', '.join(braced.values())} for {bare}, as a URI template: "
             "shells, and curl without -g, take braces away"
         )
         yield change, "uritemplate", _with(words, braced), topic
@@ -159,11 +166,18 @@ def _types(matcher_type: str, pattern: str) -> list[str]:
     return found
 
 
+def _reserved(template: str) -> str:
+    """Return a template whose simple expressions take reserved characters, too."""
+    first, *rest = template.split("{")
+    return first + "".join("{" + ("" if part[:1] in "+#./;?&" else "+") + part for part in rest)
+
+
 def _are_similar(word: str, other: str) -> bool:
-    if not (2 < len(word) < 64 and 2 < len(other) < 64) or word.isdigit() or other.isdigit():
+    if not (2 < len(word) <= MAX_WORD and 2 < len(other) <= MAX_WORD) or word.isdigit() or other.isdigit():
         return False
     matcher = SequenceMatcher(None, word.lower(), other.lower(), autojunk=False)
-    return matcher.real_quick_ratio() >= _SIMILAR and matcher.ratio() >= _SIMILAR
+    ratios = matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio
+    return all(ratio() >= _SIMILAR for ratio in ratios)
 
 
 def _may_be_name(word: str, other: str) -> bool:

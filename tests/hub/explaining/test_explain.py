@@ -19,10 +19,10 @@ from hub.delivery.subscriber import Subscriber
 from hub.development import DEVELOPMENT_KEY
 from hub.errors import InvalidRequest, NotFound, NotRunning
 from hub.http.embedding import create_app
-from hub.node import fates
+from hub.node import control, fates
 from hub.node.remembered import Ended, Remembered
 from hub.settings import Settings
-from tests.asgi import PATH, application, ask, bearer, current_token, follow, publish
+from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.commands import run
 from tests.hub.control.test_kick import token
 from tests.hub.control.test_nodes import KINDS, nodes
@@ -65,15 +65,16 @@ MISTAKES = {
         sign({"mercur": {"subscribe": [f"{BOOKS}/1"]}, "sub": "42", "exp": 4_000_000_000}, key=DEVELOPMENT_KEY),
         ("match", f"{BOOKS}/1"),
         "The stream of the subject '42' wants the update, and may not read it: the update is private, and its token or "
-        "session grants no topic to read; it grants nothing: neither to publish, nor to read private updates.",
-        "claim 'mercur' is unknown, and ignored: did you mean 'mercure'?",
+        "session grants no topic to read; claim 'mercur' is unknown, and ignored: did you mean 'mercure'?",
+        "it grants nothing: neither to publish, nor to read private updates",
     ),
     "a member of the claim is misspelt": (
         sign({"mercure": {"subscribes": ["*"]}, "sub": "42", "exp": 4_000_000_000}, key=DEVELOPMENT_KEY),
         ("match", f"{BOOKS}/1"),
         "The stream of the subject '42' wants the update, and may not read it: the update is private, and its token or "
-        "session grants no topic to read; it grants nothing: neither to publish, nor to read private updates.",
-        "member 'subscribes' of the mercure claim is unknown, and ignored: did you mean 'subscribe'?",
+        "session grants no topic to read; member 'subscribes' of the mercure claim is unknown, and ignored: did you mean "
+        "'subscribe'?",
+        "it grants nothing: neither to publish, nor to read private updates",
     ),
     "the grant has another word": (
         granted("42", "https://example.com/book/1"),
@@ -109,16 +110,16 @@ MISTAKES = {
         granted("42", "*"),
         ("topic", f"{BOOKS}/id"),
         "The stream of the subject '42' does not want the update: none of its matchers matches; topic "
-        "'https://example.com/books/id' would match 'https://example.com/books/1' with {id} for id, and the matcher "
-        "type uritemplate: shells, and curl without -g, take braces away.",
+        "'https://example.com/books/id' would match 'https://example.com/books/1' with {id} for id, as a URI "
+        "template: shells, and curl without -g, take braces away.",
         "",
     ),
     "the topic is encoded twice": (
         granted("42", "*"),
         ("topic", "https%3A%2F%2Fexample.com%2Fbooks%2F1"),
         "The stream of the subject '42' does not want the update: none of its matchers matches; topic "
-        "'https%3A%2F%2Fexample.com%2Fbooks%2F1' would match 'https://example.com/books/1' if it were decoded once "
-        "more: it is encoded twice.",
+        "'https%3A%2F%2Fexample.com%2Fbooks%2F1' would match 'https://example.com/books/1' if it were decoded: it is "
+        "encoded once too often.",
         "",
     ),
     "upper case": (
@@ -188,7 +189,7 @@ async def test_the_answer_for_an_update_counts_all_and_names_some() -> None:
             ("ann", "received"), ("gone", "received"), ("bob", "denied"), ("late", "late")
         }  # fmt: skip
         assert found.sentence == (
-            "Streams: sent the update 2; began after it 1; want it, and may not read it 1; do not want it 1."
+            "Streams: 2 were sent it; 1 began after it; 1 wants it, and may not read it; 1 does not want it."
         )
         (ended,) = [row for row in found.subscribers if "ended" in row]
         assert ended["ended_because"] == "the client went away"
@@ -199,7 +200,7 @@ async def test_the_answer_for_an_update_counts_all_and_names_some() -> None:
             {"topics": ["a"], "private": True},
         )
         found = await app.explain("c/d")
-        assert found.sentence == "No stream has it. Streams: do not want it 3."
+        assert found.sentence == "No stream gets it: 3 do not want it."
     assert (found.silent, found.similar) == ([], [])
 
 
@@ -211,19 +212,24 @@ async def test_a_client_that_was_away_is_told_apart_from_one_that_came_late() ->
         await until(lambda: app.hub.delivery.connection_count == 0)
         id = await publish(app, ANYTHING, ("topic", "a"), ("private", "on"))
         found = await app.explain(update=id, subject="42")
-        assert (found.sentence, found.fates) == ("The stream of the subject '42' ended before the update.", {"left": 1})
+        assert (found.sentence, found.fates) == (
+            "The stream of the subject '42' ended before it was sent the update.",
+            {"left": 1},
+        )
         async with connected(app, ("match", "a"), by=signed):
             found = await app.explain(update=id, subject="42")
-            assert found.sentence == "The 2 streams of the subject '42': ended before it 1; began after it 1."
+            assert found.sentence == (
+                "The 2 streams of the subject '42': 1 ended before it was sent it; 1 began after it."
+            )
             assert [row["sentence"] for row in found.subscribers] == [
-                "It began after the update, without an earlier cursor.",
-                "It ended before the update.",
+                "It began after the update: its cursor was there already, or it had none.",
+                "It ended before it was sent the update.",
             ]
             # With a cursor, it would have got it.
             query = f"https://hub.example{PATH}?match=a&last_event_id=earliest"
             assert (await app.explain(update=id, stream=query, token=signed)).sentence == "It was sent the update."
             late = await app.explain(update=id, stream=f"https://hub.example{PATH}?match=a", token=signed)
-            assert late.sentence == "It began after the update, without an earlier cursor."
+            assert late.sentence == "It began after the update: its cursor was there already, or it had none."
 
 
 async def test_only_so_many_ended_connections_are_remembered() -> None:
@@ -284,7 +290,7 @@ async def test_an_ended_connection_begins_where_it_got_its_first_entry() -> None
         remembered.left(seat, 20, 0, Ending.FAILED)
         (ended,) = remembered
         assert (ended.start, ended.until, ended.time) == (7 + number, 20, 5.0)
-    assert (remembered._size, remembered._starts) == (1, {})
+    assert (remembered._size, remembered._starts) == (ended.size, {})
 
 
 async def test_of_many_matchers_the_nearest_ones_are_explained() -> None:
@@ -331,6 +337,63 @@ async def test_a_stream_that_is_behind_says_how_far() -> None:
         holder._connection.start(holder._catch_up)
 
 
+async def test_questions_at_the_same_time_have_whole_answers() -> None:
+    async with application(subscriptions=False) as app, connected(app, ("match", "a"), by=granted("42", "a")):
+        found = await asyncio.gather(*(app.explain("a") for _ in range(120)))
+        assert {(one.fates["receives"], len(one.subscribers), tuple(one.silent)) for one in found} == {(1, 1, ())}
+
+
+async def test_a_process_that_cannot_answer_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "ANSWER_SECONDS", 0.01)
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with application() as app:
+        app.hub.control._answers_of = {"explain": hang}
+        found = await app.explain("a")
+        assert (found.connected, found.silent) == (0, [app.hub.history.node])
+
+
+async def test_an_update_with_many_topics_is_found_by_its_id() -> None:
+    async with application(subscriptions=False) as app, connected(app, ("match", f"{'x' * 130}89")):
+        id = await publish(app, ANYTHING, *[("topic", f"{'x' * 130}{number}") for number in range(90)])
+        assert (await app.explain(update=id)).fates == {"received": 1}
+
+
+async def test_what_is_not_known_of_an_ended_connection_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with application(subscriptions=False, remembered_connections=10, history_updates=3) as app:
+        ids = [await publish(app, ANYTHING, ("topic", "a")) for _ in range(6)]
+        (remembered,) = [one for one in app.hub.observer.all if isinstance(one, Remembered)]
+        about = Identity("classic", "42"), "", (("exact", "a"), ("exact", "b")), ()
+        remembered._ended.append(Ended("x", *about, 0, 1, 5, "it failed", 0.0))  # what came then is forgotten
+        for found in (await app.explain(update=ids[-1], subject="42"), await app.explain(update=ids[-1])):
+            assert found.fates == {"unknown": 1}
+        monkeypatch.setattr(fates, "MAX_COMPILED", 1)
+        remembered._ended.append(Ended("y", *about, 0, 6, 0, "it failed", 0.0))
+        found = await app.explain(update=ids[-1], subject="42")
+        assert found.fates == {"unknown": 2}
+        assert found.subscribers[0]["sentence"] == "It has ended, and it is not known whether it was sent the update."
+
+
+async def test_an_update_that_waits_for_its_process_is_no_fault_of_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with application(subscriptions=False) as app, connected(app, ("match", "a"), by=granted("42", "a")):
+        held = asyncio.Event()
+        dispatch = app.hub.delivery._live.dispatch
+
+        async def hold(entries: Any) -> Any:
+            await held.wait()
+            return await dispatch(entries)
+
+        monkeypatch.setattr(app.hub.delivery._live, "dispatch", hold)
+        id = await publish(app, ANYTHING, ("topic", "a"))
+        found = await app.explain(update=id, subject="42")
+        assert found.sentence == (
+            "The stream of the subject '42' was not sent the update yet, because its process has not dispatched it yet."
+        )
+        held.set()
+
+
 # -- a stream that would begin now
 
 
@@ -350,6 +413,17 @@ async def test_a_stream_that_the_hub_would_refuse_says_why() -> None:
             assert found.sentence.startswith("The hub refuses the stream: ")
             assert reason in found.sentence
             assert [row["fate"] for row in found.subscribers] == [None]
+        found = await app.explain("a", stream="https://hub.example/?match=a", token=granted("42", "a"))
+        assert found.sentence.startswith(
+            "The hub refuses the stream: its path '/' is not that of the hub, '/.well-known"
+        )
+        with pytest.raises(InvalidRequest, match="the stream is no URL"):
+            await app.explain("a", stream="?match=\ud800")
+        # The token may be in the URL, as an EventSource of the classic dialect has it.
+        classic = classic_token(subscribe=["a"])
+        found = await app.explain("a", private=True, stream=f"{at}?topic=a&authorization={classic}")
+        assert found.sentence == "It would receive the update."
+        assert found.subscribers[0]["hints"] == []
         await app.revoke(subject="42")
         found = await app.explain("a", stream=f"{at}?match=a", token=granted("42", "a", now=1.0, seconds=4e9))
         assert found.sentence == "The hub refuses the stream: its token is not valid: it is revoked."
@@ -372,7 +446,7 @@ async def test_a_stream_of_the_application_is_explained_by_its_grant() -> None:
                 assert row["hints"] == [
                     f"the history does not have the cursor 'x': the stream begins with the {place} update"
                 ]
-        with pytest.raises(InvalidRequest, match="is no URL"):
+        with pytest.raises(InvalidRequest, match="the stream is no URL"):
             await app.explain("a", stream="http://[?match=a")
 
 

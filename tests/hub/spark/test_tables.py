@@ -137,7 +137,8 @@ def test_a_line_becomes_a_row_of_the_schema(log: Log) -> None:
         "subscriber_id": 0, "subscriber": "urn:1", "selectors": [{"type": "exact", "pattern": "a"}],
         "authorised": [{"type": "mqtt", "pattern": "b/+"}], "disconnected_at": None, "after": 0, "until": None,
         "connected_from": datetime(2023, 11, 14, 22, 13, 20, 123_457, UTC), "hub": "h", "epoch": "e", "node": NODE,
-        "number": 1, "complete": None, "dt": date(2023, 11, 14),
+        "number": 1, "complete": None, "dt": date(2023, 11, 14), "issuer": None, "subject": None, "token_id": None,
+        "address": None, "ended_because": None,
     }  # fmt: skip
 
 
@@ -374,8 +375,8 @@ def test_sessions_agree_with_the_events(spark: SparkSession, events: list[Any]) 
     rows: list[tuple[Any, ...]] = [
         (event, node, number if "connect" in event else None, ts,
          place if event in ("connect", "gap") else None, place if event in ("disconnect", "end") else None,
-         *(("h", "e", f"urn:{node}{number}", [("exact", "a")], []) if event == "connect" else (None,) * 5),
-         number if event == "end" else None, None, None, None)
+         *(("h", "e", f"urn:{node}{number}", *[None] * 4, [("exact", "a")], []) if event == "connect" else (None,) * 9),
+         None, number if event == "end" else None, None, None, None)
         for event, node, number, ts, place in events
     ]  # fmt: skip
     found = sessions(spark.createDataFrame(rows, SESSION_EVENTS), spark.createDataFrame([], SESSION_IDS))
@@ -490,3 +491,15 @@ def test_a_write_of_sessions_that_fails_loses_none(log: Log, monkeypatch: pytest
     assert sessions_there() == [(0, 1), (1, 2)]
     log.run()
     assert sessions_there() == [(0, 1), (1, 2), (2, 0), (3, 3)]
+
+
+def test_a_session_has_the_names_that_its_log_has(log: Log) -> None:
+    """A log of an earlier version has none, and its rows have nulls."""
+    names = {"issuer": "https://issuer.example", "subject": "sha256:ab", "token_id": None, "address": "192.0.2.1"}
+    log.add("sessions", connect(1, **names), connect(2), disconnect(1, reason="kicked"), disconnect(2))
+    log.run()
+    found = log.table("sessions", SESSIONS).select("number", *names, "ended_because").orderBy("number").collect()
+    assert [row.asDict() for row in found] == [
+        {"number": 1, **names, "ended_because": "kicked"},
+        {"number": 2, **dict.fromkeys(names), "ended_because": None},
+    ]

@@ -5,6 +5,7 @@ mistakes are found.
 from __future__ import annotations
 
 import random
+from difflib import SequenceMatcher
 from functools import partial
 
 import pytest
@@ -37,8 +38,8 @@ def miss(matcher_type: str, pattern: str, topic: str) -> str | None:
         ("exact", "https://a.com/Users/1", "https://a.com/users/1", "if the case of letters did not count"),
         ("exact", "a%2Fb", "a%2fb", "if the case of letters did not count"),
         ("exact", "https://a.com/é", "https://a.com/%C3%A9", "if both had the same percent-encoding"),
-        ("exact", "https://a.com/a%2Fb", "https://a.com/a/b", "if it were decoded once more: it is encoded twice"),
-        ("exact", "https%3A%2F%2Fa.com%2F1", "https://a.com/1", "if it were decoded once more: it is encoded twice"),
+        ("exact", "https://a.com/a%2Fb", "https://a.com/a/b", "if it were decoded: it is encoded once too often"),
+        ("exact", "https%3A%2F%2Fa.com%2F1", "https://a.com/1", "if it were decoded: it is encoded once too often"),
         ("exact", "/books/1 ", "/books/1", "without the space around it"),
         ("exact", "/books/{id}", "/books/1", "with the matcher type uritemplate"),
         ("exact", "sensors/#", "sensors/1/temp", "with the matcher type mqtt"),
@@ -59,15 +60,16 @@ def miss(matcher_type: str, pattern: str, topic: str) -> str | None:
             "exact",
             "https://a.com/books/id",
             "https://a.com/books/42",
-            "with {id} for id, and the matcher type uritemplate: shells, and curl without -g, take braces away",
+            "with {id} for id, as a URI template: shells, and curl without -g, take braces away",
         ),
         (
             "exact",
             "/users/user/books/id",
             "/users/u1/books/42",
-            "with {user}, {id} for user, id, and the matcher type uritemplate: "
-            "shells, and curl without -g, take braces away",
+            "with {user}, {id} for user, id, as a URI template: shells, and curl without -g, take braces away",
         ),
+        ("uritemplate", "https://a.com/{id}", "https://a.com/b/1", "with {+…} for {…}, which takes slashes"),
+        ("uritemplate", "/{id}{?page}", "/b/1?page=2", "with {+…} for {…}, which takes slashes"),
         ("exact", "/books/1", "/films/2", None),
         ("exact", "/a", "/b/c", None),
         ("amqp", "stock.*", "/books/1", None),
@@ -131,6 +133,22 @@ def test_the_number_of_guesses_is_bounded() -> None:
 
     assert near_miss("exact", "/".join(words), "/".join(reversed([f"{word}s" for word in words])), count) is None
     assert len(compiled) == MAX_GUESSES
+
+
+def test_long_texts_that_are_alike_take_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    class Counting(SequenceMatcher):  # type: ignore[type-arg]
+        def ratio(self) -> float:
+            compared.append(len(self.a) * len(self.b))
+            return super().ratio()
+
+    monkeypatch.setattr(near_misses, "SequenceMatcher", Counting)
+    for word, other in (("ab" * 19 + "x" * 22, "a" * 20 + "q" * 20 + "a" * 20), ("ab" * 12, "ba" * 12)):
+        pattern, topic = ("/".join(f"{n:02}{text}" for n in range(31)) for text in (word, other))
+        near_miss("exact", pattern, topic, compile)
+        assert sum(compared) <= 32 * (2 * near_misses.MAX_SHIFT + 1) * near_misses.MAX_WORD**2
+    assert compared
 
 
 def test_an_explanation_has_the_near_miss() -> None:

@@ -31,7 +31,8 @@ WRITTEN = {
     "presence boolean, dt date!",
     "SESSIONS": f"subscriber_id bigint!, subscriber string!, selectors {SELECTORS}!, authorised {SELECTORS}!, "
     "connected_from timestamp!, disconnected_at timestamp, after bigint, until bigint, hub string, epoch string, "
-    "node string, number bigint, complete boolean, dt date!",
+    "node string, number bigint, issuer string, subject string, token_id string, address string, "
+    "ended_because string, complete boolean, dt date!",
     "GAPS": "hub string, epoch string, node string!, ts timestamp!, found timestamp, after bigint!, updates boolean!, "
     "cause string!",
     "POSTINGS": "shard int!, match_type string!, selector string!, subscribed binary, authorised binary, "
@@ -41,7 +42,8 @@ WRITTEN = {
     "SCHEMA": "id string!, type string, data string!, retry bigint, topics array<string>, private boolean, "
     "ts timestamp, position bigint, epoch string",
     "SESSION_EVENTS": "event string!, node string!, number bigint, ts timestamp!, after bigint, until bigint, "
-    f"hub string, epoch string, subscriber string, selectors {SELECTORS}, authorised {SELECTORS}, clean boolean, "
+    f"hub string, epoch string, subscriber string, issuer string, subject string, token_id string, address string, "
+    f"selectors {SELECTORS}, authorised {SELECTORS}, reason string, clean boolean, "
     "updates boolean, found timestamp, cause string",
     "SESSION_IDS": "node string!, number bigint!, subscriber_id bigint!",
 }
