@@ -159,6 +159,7 @@ class Hub:
             control=self.control,
             window=self.window,
             observer=self.observer,
+            tells=settings.tell_publishers,
             clock=clock,
         )
         self.subscribing = Subscribing(

@@ -20,7 +20,7 @@ one step can do alone.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hub.delivery.subscriber import payer_for
 from hub.errors import Outdated
@@ -40,8 +40,20 @@ if TYPE_CHECKING:
     from hub.protocol.updates import Update
 
 
+class Reach(NamedTuple):
+    """Whom updates reach on one process; each update counts by itself."""
+
+    receivers: int
+    without_grant: int
+    """How many want them, and may not read them."""
+
+
 class Publishing:
-    """The publishing of updates on one node.  `clock` returns monotonic seconds."""
+    """The publishing of updates on one node.
+
+    `tells` is whether publishers learn whom they reach.  `clock` returns monotonic
+    seconds.
+    """
 
     def __init__(
         self,
@@ -53,6 +65,7 @@ class Publishing:
         control: Control,
         window: PublishWindow,
         observer: Observer,
+        tells: bool,
         clock: Callable[[], float],
     ) -> None:
         self.history = history
@@ -64,12 +77,14 @@ class Publishing:
         self._control = control
         self._window = window
         self._observer = observer
+        self._tells = tells
         self._clock = clock
 
     async def publish_request(
         self, address: str, grant: Awaitable[CompiledGrant], body: Callable[[], Awaitable[bytes]], type: str
-    ) -> Sequence[Update]:
-        """Publish the updates in the body of a request, and return them.
+    ) -> tuple[Sequence[Update], Reach | None]:
+        """Publish the updates in the body of a request, and return them, and whom they
+        reach if publishers may learn that.
 
         `address` is where the request comes from, and `type` the media type of its
         body: one update from a form, or a batch from JSON or lines of JSON.
@@ -93,9 +108,9 @@ class Publishing:
                 finally:
                     self._turns.end(turn)
             await self._append(updates, granted, heard)
+            return updates, await self._reach(updates) if self._tells else None
         finally:
             self._requests.give_back(payer)
-        return updates
 
     async def publish(self, updates: Sequence[Update], grant: CompiledGrant | None = None) -> None:
         """Append updates to the history, from which all nodes dispatch them.
@@ -114,7 +129,7 @@ class Publishing:
         await self._intake.check(updates, grant)
         await self._append(updates, grant, heard)
 
-    async def reach(self, updates: Sequence[Update]) -> tuple[int, int]:
+    async def _reach(self, updates: Sequence[Update]) -> Reach:
         """Return how many subscribers of this process receive updates now, and how many
         want them and may not read them; each update counts by itself.
 
@@ -126,7 +141,7 @@ class Publishing:
             subscribed, receiving = await self._audience.reach(update, pace)
             receivers += receiving
             without_grant += subscribed - receiving
-        return receivers, without_grant
+        return Reach(receivers, without_grant)
 
     async def _append(self, updates: Sequence[Update], grant: CompiledGrant | None, heard: int) -> None:
         """Append updates that are checked, as soon as the window has room."""

@@ -15,6 +15,8 @@ from hub.cli.app import FAILED, app, fail, progress, warn
 from hub.cli.settings_options import Config, EnvFile, settings_sources
 from hub.errors import ConfigurationError
 from hub.event_log import answers
+from hub.event_log.answers import FATES
+from hub.event_log.lines import dead_nodes
 from skipfilter.text import escaped, example
 
 if TYPE_CHECKING:
@@ -40,9 +42,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print an object of JSON in e
 def log() -> None:
     """Read the event log of a hub, without Spark: who received what.
 
-    It has what the hub wrote so far.  If a hub was killed, or could not write, a line
-    says what may be missing.  If it was killed and not started again, its connections
-    look as if they were open.
+    It has what the hub wrote so far.  `received` is what was handed to the socket of a
+    connection that has ended.  One that is `open` has it or gets it next, and `perhaps`
+    is one whose process was killed.  If a hub was killed, or could not write, a line on
+    stderr says what may be missing.
     """
 
 
@@ -60,15 +63,16 @@ def who(
     if not found:
         fail(f"{path}: the log has no update with the id {update!r}", FAILED)
     for one in found:
-        lists = {"received": one.received, "denied": one.denied}
+        lists = {fate: getattr(one, fate) for fate in FATES}
         if as_json:
             counts = {name: len(some) for name, some in lists.items()} | {"others": one.others}
             _print_json(update=_update(one.update), **counts, unsure=[_mark(mark) for mark in one.marks])
         else:
-            _print(
-                f"{_streams(len(one.received))} received the update; {len(one.denied)} wanted it and might not "
-                f"read it; {one.others} others were connected."
-            )
+            parts = [f"{_streams(len(one.received))} received the update"]
+            parts += [f"{len(one.open)} that are open have it or get it next"] if one.open else []
+            parts += [f"of {len(one.perhaps)} it is not known: the process was killed"] if one.perhaps else []
+            parts += [f"{len(one.denied)} wanted it and might not read it", f"{one.others} others were connected"]
+            _print(f"{'At least ' if one.marks else ''}{'; '.join(parts)}.")
             _print(f"  update  {_told(one.update)}")
         for fate, some in lists.items():
             for connection in some:
@@ -76,7 +80,7 @@ def who(
                 if as_json:
                     _print_json(fate=fate, replayed=is_late, **_connection(connection))
                 else:
-                    how = ", from the history" if is_late and fate == "received" else ""
+                    how = ", after the update: from the history" if is_late else ""
                     _print(f"  {fate:<9}{_whom(connection)}  connected {_micros(connection.time)}{how}")
         _warn_of(one.marks)
 
@@ -103,7 +107,8 @@ def of(
             connections=len(day.sessions), received=len(day.received), unsure=[_mark(mark) for mark in day.marks]
         )
     else:
-        _print(f"{_streams(len(day.sessions))} received {len(day.received)} updates.")
+        updates = len({(one.update.epoch, one.update.position) for one in day.received})
+        _print(f"{_streams(len(day.sessions))}: {len(day.received)} deliveries of {updates} updates.")
     for session in day.sessions:
         if as_json:
             _print_json(**_connection(session.connection), **_end(session))
@@ -113,9 +118,9 @@ def of(
             _print(f"  {_whom(session.connection)}  from {_micros(session.connection.time)} {until}")
     for one in day.received:
         if as_json:
-            _print_json(subscriber=one.subscriber, **_update(one.update))
+            _print_json(subscriber=one.subscriber, fate=one.fate, **_update(one.update))
         else:
-            _print(f"  {_told(one.update)}  {one.subscriber}")
+            _print(f"  {one.fate:<9}{_told(one.update)}  {one.subscriber}")
     _warn_of(day.marks)
 
 
@@ -156,6 +161,11 @@ def _reading(directory: str, config: Path | None, env_file: Path | None) -> Iter
             directory = os.path.expanduser(str(sources.values.get("event_log", "")))
         if not directory:
             fail("no event log: give --log, or the setting event_log")
+    for node in dead_nodes(directory):
+        warn(
+            f"some may be missing: the process {node} has died, and no other has closed its part of the log yet; "
+            "the next start of the hub does that"
+        )
     try:
         yield directory
     except ConfigurationError as error:

@@ -23,7 +23,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from cachetools import LRUCache
 from pyroaring import BitMap64, FrozenBitMap64
@@ -48,7 +48,11 @@ Log: TypeAlias = "tuple[str | None, str | None]"
 """A hub and an epoch, whose positions are comparable."""
 Intervals: TypeAlias = "tuple[list[int], list[float]]"
 """Disjoint intervals of positions; see `_union`."""
+Known: TypeAlias = "tuple[Intervals, Intervals]"
+"""What is known, and what may be."""
 
+Fate: TypeAlias = Literal["received", "open", "perhaps", "denied"]
+FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 MAX_UNIONS: Final = 10_000
 """Sets of groups whose times together are remembered."""
 CACHED: Final = 100_000
@@ -86,6 +90,10 @@ class Who(NamedTuple):
 
     update: Update
     received: list[Connection]
+    open: list[Connection]
+    """Those that are open: they have it, or it is on its way."""
+    perhaps: list[Connection]
+    """Those of which it is not known, because their process was killed."""
     denied: list[Connection]
     """Those that want it and may not read it."""
     others: int
@@ -125,10 +133,20 @@ def _who(directory: str, update: Update, note: Note) -> Who:
         if node in seen.marks.ends and seen.marks.ends[node][0] < update.position:
             there[node] &= seen.gone[node]  # all others have ended with their node
     wanting = [(one, may_read) for one, may_read in seen.wanting if one.number in there[one.node]]
-    received = [one for one, may_read in wanting if may_read]
-    denied = [one for one, may_read in wanting if not may_read]
+    by_fate: defaultdict[Fate, list[Connection]] = defaultdict(list)
+    for one, may_read in wanting:
+        has_end = one.number in seen.gone[one.node]
+        by_fate[_fate(one.node, has_end=has_end, marks=seen.marks) if may_read else "denied"].append(one)
     others = sum(map(len, there.values())) - len(wanting)
-    return Who(update, received, denied, others, seen.marks.of(update))
+    received, still_open, perhaps, denied = (by_fate[fate] for fate in FATES)
+    return Who(update, received, still_open, perhaps, denied, others, seen.marks.of(update))
+
+
+def _fate(node: str, *, has_end: bool, marks: Marks) -> Fate:
+    """Return what is known of an update that a connection wants, and may read."""
+    if has_end or (node in marks.ends and node not in marks.killed):
+        return "received"
+    return "perhaps" if node in marks.killed else "open"
 
 
 def _seen(part: list[Path], update: Update) -> Seen:
@@ -179,6 +197,8 @@ class Session(NamedTuple):
 
     connection: Connection
     window: Window
+    fate: Fate
+    """What is known of the updates that it wants, and may read."""
 
 
 class Received(NamedTuple):
@@ -186,6 +206,7 @@ class Received(NamedTuple):
 
     update: Update
     subscriber: str
+    fate: Fate
 
 
 class Day(NamedTuple):
@@ -220,7 +241,14 @@ def of_subject(directory: str, subject: str, note: Note, *, key: bytes | None = 
     for part, its in over_parts(_ends, paths, note, "ends of connections", dict(numbers)):
         windows |= part
         marks.merge(its)
-    sessions = [Session(one, _window(one, windows, marks)) for one in connections]
+    sessions = [
+        Session(
+            one,
+            _window(one, windows, marks),
+            _fate(one.node, has_end=(one.node, one.number) in windows, marks=marks),
+        )
+        for one in connections
+    ]
     found = over_parts(_received, files_of(directory, "updates"), note, "updates", sessions)
     received = [one for part in found for one in part]
     # A mark matters if a session of its node may have received something after it, or
@@ -279,11 +307,11 @@ def _received(part: list[Path], sessions: Sequence[Session]) -> list[Received]:
     for line in map(parsed, lines_of(part)):
         position = line["position"]
         for session in of_epoch.get((line.get("hub"), line.get("epoch")), ()):
-            one, window = session
+            one, window, fate = session
             if one.after < position <= window.until and verdicts(
                 one.selectors, one.authorised, tuple(line["topics"]), line["private"], one.hub
             ):
-                found.append(Received(Update.of(line), one.subscriber))
+                found.append(Received(Update.of(line), one.subscriber, fate))
     return found
 
 
@@ -324,6 +352,8 @@ class Group(NamedTuple):
     authorised: Selectors
     times: Intervals
     """When at least one of them was there."""
+    perhaps: Intervals
+    """The same of those whose process was killed, and which may have received less."""
 
 
 def unread(directory: str, note: Note, *, limit: int = 1_000) -> Unread:
@@ -350,17 +380,22 @@ def _groups(directory: str, note: Note) -> tuple[dict[Log, list[Group]], Marks]:
             began[key] = one._replace(declared=same.setdefault(one.declared, one.declared))
         ends |= its_ends
         marks.merge(its_marks)
-    times: defaultdict[Log, defaultdict[tuple[Selectors, Selectors], list[tuple[int, float]]]]
-    times = defaultdict(lambda: defaultdict(list))
+    times: defaultdict[Log, defaultdict[tuple[Selectors, Selectors], tuple[_Times, _Times]]]
+    times = defaultdict(lambda: defaultdict(lambda: ([], [])))
     for (node, number), one in began.items():
         until = ends.get((node, number))
+        is_sure = _fate(node, has_end=until is not None, marks=marks) != "perhaps"
         if until is None:
             until = marks.ends[node][0] if node in marks.ends else math.inf
-        times[one.log][one.declared].append((one.after, max(until, one.after)))
+        times[one.log][one.declared][not is_sure].append((one.after, max(until, one.after)))
     groups = {
-        log: [Group(*declared, _union(some)) for declared, some in of_log.items()] for log, of_log in times.items()
+        log: [Group(*declared, *map(_union, both)) for declared, both in of_log.items()]
+        for log, of_log in times.items()
     }
     return groups, marks
+
+
+_Times: TypeAlias = "list[tuple[int, float]]"
 
 
 class _Began(NamedTuple):
@@ -434,12 +469,12 @@ async def _found_unread(part: list[Path], groups: Mapping[Log, Sequence[Group]],
         if (crowd := crowds.get(log)) is None:
             crowd = crowds[log] = _Crowd(groups.get(log, ()), line.get("hub"))
         topics = tuple(line["topics"])
-        wanting, receiving = crowd.known.get(topics) or await crowd.times_of(topics)
+        wanting, (receiving, perhaps) = crowd.known.get(topics) or await crowd.times_of(topics)
         position = line["position"]
         if _has(receiving, position):
             continue
-        update, is_wanted = None, _has(wanting, position)
-        is_unsure = bool(marks.found) and bool(marks.of(update := Update.of(line)))
+        update, is_wanted = None, any(_has(times, position) for times in wanting)
+        is_unsure = _has(perhaps, position) or (bool(marks.found) and bool(marks.of(update := Update.of(line))))
         unsure += is_unsure
         count += not is_unsure
         wanted += is_wanted and not is_unsure
@@ -453,21 +488,21 @@ class _Crowd:
 
     def __init__(self, groups: Sequence[Group], hub: str | None) -> None:
         self._audience = Audience(hub or "", max_alike=sys.maxsize)
-        self._times: dict[int, Intervals] = {}
+        self._times: dict[int, tuple[Intervals, Intervals]] = {}
         for group in groups:
             subscribed, granted = (
                 [TopicMatcher(*one, ((one[0], _compiled(*one, hub)),), 0, 0) for one in some]
                 for some in (group.selectors, group.authorised)
             )
             seat = self._audience.seat(Subscriber(subscribed, CompiledGrant(subscribe=tuple(granted)), 0))
-            self._times[seat.id] = group.times
+            self._times[seat.id] = group.times, group.perhaps
         self._all = BitMap64(self._times)
-        self.known: dict[tuple[str, ...], tuple[Intervals, Intervals]] = {}
+        self.known: dict[tuple[str, ...], tuple[Known, Known]] = {}
         """What `times_of` has found, by topics."""
         # Many topics have the same groups.
-        self._of_ids: LRUCache[FrozenBitMap64, Intervals] = LRUCache(MAX_UNIONS)
+        self._of_ids: LRUCache[FrozenBitMap64, Known] = LRUCache(MAX_UNIONS)
 
-    async def times_of(self, topics: tuple[str, ...]) -> tuple[Intervals, Intervals]:
+    async def times_of(self, topics: tuple[str, ...]) -> tuple[Known, Known]:
         """Return when anyone wants a private update of these topics, and gets it."""
         wanting = await self._audience.of(topics, False, self._all, ALL_AT_ONCE)
         receiving = await self._audience.of(topics, True, wanting, ALL_AT_ONCE)
@@ -476,12 +511,16 @@ class _Crowd:
         times = self.known[topics] = self._united(wanting), self._united(receiving)
         return times
 
-    def _united(self, ids: BitMap64) -> Intervals:
+    def _united(self, ids: BitMap64) -> Known:
+        """Return when any of these groups is there, and perhaps is."""
         same = FrozenBitMap64(ids)
-        times = self._of_ids.get(same)
-        if times is None:
-            times = self._of_ids[same] = _union(chain.from_iterable(zip(*self._times[id], strict=True) for id in ids))
-        return times
+        found = self._of_ids.get(same)
+        if found is None:
+            times, perhaps = (
+                _union(chain.from_iterable(zip(*self._times[id][which], strict=True) for id in ids)) for which in (0, 1)
+            )
+            found = self._of_ids[same] = times, perhaps
+        return found
 
 
 class _AllAtOnce:

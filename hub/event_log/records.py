@@ -126,6 +126,8 @@ class Marks:
 
     ends: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By node: up to which position, and when."""
+    killed: set[str] = field(default_factory=set)
+    """The nodes that did not end cleanly."""
     found: dict[Mark, int | None] = field(default_factory=dict)
 
     def note(self, line: dict[str, Any]) -> None:
@@ -136,6 +138,7 @@ class Marks:
             self.ends[node] = min(end, self.ends.get(node, end))
             if line.get("clean", False):
                 return
+            self.killed.add(node)
         mark = Mark(
             line.get("epoch"),
             node,
@@ -150,6 +153,7 @@ class Marks:
         """Add what later files say."""
         for node, end in other.ends.items():
             self.ends[node] = min(end, self.ends.get(node, end))
+        self.killed |= other.killed
         self.found |= other.found
 
     def of(self, update: Update) -> list[Mark]:

@@ -201,8 +201,7 @@ class Endpoints:
         type = content_type(request.headers)
         grant = self._authorization.of_publisher(request)
         body = partial(request.body, self._max_body, self._patience, self._body_timeout)
-        updates = await self._publishing.publish_request(request.address, grant, body, type)
-        reach = await self._publishing.reach(updates) if self._hub.settings.tell_publishers else None
+        updates, reach = await self._publishing.publish_request(request.address, grant, body, type)
         if type == FORM:
             return Published(updates[0].id, reach)
         return Published("".join(f"{update.id}\n" for update in updates), reach)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hub.http.request import Answer, Request
     from hub.hub import Hub
     from hub.protocol.requests import Headers
+    from hub.publishing import Reach
     from hub.server.connection import UvicornLink
     from hub.settings import Settings
 
@@ -51,7 +52,7 @@ class Published(Response):
     process receive the updates, and how many want them and may not read them.
     """
 
-    def __init__(self, ids: str, reach: tuple[int, int] | None = None) -> None:
+    def __init__(self, ids: str, reach: Reach | None = None) -> None:
         self.status_code, self.background = 200, None
         self.body = ids.encode("utf-8")
         self.raw_headers = [

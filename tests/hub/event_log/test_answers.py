@@ -169,7 +169,13 @@ def test_the_answers_agree_with_a_naive_reading(seed: int, tmp_path: Path) -> No
         for one in found:
             assert one.update.epoch is not None
             fates = expected[one.update.epoch, one.update.position]
-            assert {c.subscriber for c in one.received} == fates["received"]
+            assert {c.subscriber for c in one.received + one.open + one.perhaps} == fates["received"]
+            ended = {(line["node"], line["number"]) for line in sessions if line["event"] == "disconnect"}
+            ends = {line["node"]: line["clean"] for line in sessions if line["event"] == "end"}
+            for fate in ("received", "open", "perhaps"):
+                for c in getattr(one, fate):
+                    is_known = (c.node, c.number) in ended or ends.get(c.node) is True
+                    assert fate == ("received" if is_known else "perhaps" if c.node in ends else "open")
             assert {c.subscriber for c in one.denied} == fates["denied"]
             assert one.others == len(fates["others"])
             assert {mark.node for mark in one.marks} == {
@@ -199,14 +205,16 @@ def test_the_answers_agree_with_a_naive_reading(seed: int, tmp_path: Path) -> No
         for update in private
         if not expected[update["epoch"], update["position"]]["received"]
     }
-    assert {(update.epoch, update.position, wanted) for update, wanted, _ in answer.updates} == lost
+    told = {(update.epoch, update.position, wanted) for update, wanted, _ in answer.updates}
+    assert lost <= told
     unsure = [is_unsure for _, _, is_unsure in answer.updates]
-    assert (answer.unread, answer.unsure) == (len(lost) - sum(unsure), sum(unsure))
+    assert (answer.unread, answer.unsure) == (len(told) - sum(unsure), sum(unsure))
     assert answer.wanted == sum(wanted for _, wanted, is_unsure in answer.updates if not is_unsure)
     assert unread(str(tmp_path), quiet, limit=2) == answer._replace(updates=answer.updates[:2])
     for update, _, is_unsure in answer.updates if seed < 3 else []:
         (one,) = [one for one in who(str(tmp_path), update.id, quiet) if one.update == update]
-        assert bool(one.marks) == is_unsure
+        assert not one.received + one.open
+        assert bool(one.marks or one.perhaps) == is_unsure
 
 
 # -- a real hub, and the commands
@@ -235,14 +243,15 @@ async def test_the_commands_say_who_received_what_while_the_hub_runs(tmp_path: P
         status, out, err = await told("who", "--update", first)
         assert (status, err) == (0, "")
         assert out[0] == (
-            "1 connection received the update; 1 wanted it and might not read it; 1 others were connected."
+            "0 connections received the update; 1 that are open have it or get it next; 1 wanted it and might not read "
+            "it; 1 others were connected."
         )
         assert out[1].endswith(f"{first}  private  /users/42")
-        assert out[2].startswith("  received 42  127.0.0.1  urn:uuid:")
+        assert out[2].startswith("  open     42  127.0.0.1  urn:uuid:")
         assert out[3].startswith("  denied   43  127.0.0.1  urn:uuid:")
         status, out, err = await told("of", "--subject", "42")
         assert (status, err) == (0, "")
-        assert out[0] == "1 connection received 1 updates."
+        assert out[0] == "1 connection: 1 deliveries of 1 updates."
         assert out[1].startswith("  42  127.0.0.1  urn:uuid:")
         assert out[1].endswith(" open")
         assert first in out[2]
@@ -311,6 +320,35 @@ def test_marks_say_what_may_be_missing(tmp_path: Path) -> None:
     (folder / "zzz.jsonl").write_text(to_json(gap | {"found": (NOON + 4_500) * 1_000}) + "\n")
     found = [one for one in who(str(tmp_path), id, quiet) if one.update.position == 11]
     assert "n9" not in {mark.node for one in found for mark in one.marks}
+
+
+@pytest.mark.anyio
+async def test_a_process_that_has_died_is_named_until_its_end_is_marked(tmp_path: Path) -> None:
+    async with application(event_log=str(tmp_path), subscriptions=False) as app:
+        await publish(app, classic_token(publish=["*"]), ("topic", "a"))
+        assert (await asyncio.to_thread(run, "log", "unread", "--log", str(tmp_path))).stderr == ""
+        assert lines.dead_nodes(str(tmp_path)) == []
+    (tmp_path / "nodes" / "n7").write_text("")  # as a killed process leaves it
+    ended = await asyncio.to_thread(run, "log", "unread", "--log", str(tmp_path))
+    assert ended.returncode == 0
+    assert "some may be missing: the process n7 has died" in ended.stderr
+
+
+def test_missing_updates_matter_to_users_of_other_processes(tmp_path: Path) -> None:
+    sessions, updates = random_log(random.Random(2))
+    gap = {"event": "gap", "node": "leader", "time": NOON * 1_000, "after": 3, "until": None, "cause": "lost updates"}
+    gap |= {"epoch": "e1", "hub": HUB, "updates": True, "found": None}
+    write(tmp_path, [*sessions, gap], updates, random.Random(2))
+    day = of_subject(str(tmp_path), "42", quiet, key=KEY)
+    assert day.sessions
+    assert "leader" in {mark.node for mark in day.marks}
+
+
+def test_a_log_without_updates_has_none(tmp_path: Path) -> None:
+    for kind in ("sessions", "updates"):
+        (tmp_path / kind).mkdir()
+    assert unread(str(tmp_path), quiet) == (0, 0, 0, 0, [])
+    assert who(str(tmp_path), "x", quiet) == []
 
 
 def test_a_file_that_is_closed_meanwhile_is_read_under_its_new_name(tmp_path: Path) -> None:

@@ -46,7 +46,12 @@ def test_the_answers_are_those_of_the_pipeline(spark: SparkSession, tmp_path: Pa
     log = str(tmp_path / "log")
     # Who received each update.
     ids = {update["id"] for update in updates}
-    found = {(id, one.update.position, c.subscriber) for id in ids for one in who(log, id, quiet) for c in one.received}
+    found = {
+        (id, one.update.position, c.subscriber)
+        for id in ids
+        for one in who(log, id, quiet)
+        for c in one.received + one.open + one.perhaps
+    }
     assert found == received
     # What a user received.
     for subject in ("42", "43"):
@@ -60,8 +65,8 @@ def test_the_answers_are_those_of_the_pipeline(spark: SparkSession, tmp_path: Pa
     fanout = [row for row in matched("fanout") if not row.fanout]
     private = {(one["id"], one["position"]) for one in updates if one["private"] and not one["presence"]}
     answer = unread(log, quiet)
-    assert {(update.id, update.position) for update, *_ in answer.updates} == private & {
-        (row.update_id, row.position) for row in fanout
-    }
+    lost = private & {(row.update_id, row.position) for row in fanout}
+    assert lost <= {(update.id, update.position) for update, *_ in answer.updates}
+    assert {(update.id, update.position) for update, _, is_unsure in answer.updates if not is_unsure} <= lost
     assert received
     assert private

@@ -467,12 +467,16 @@ def test_an_explanation_has_the_variables_of_a_template() -> None:
     assert readers.explain("/books/1?page=2", "alice") == [
         Explanation(("uritemplate", "/books/{id}{?page}"), None, {"id": "1", "page": "2"}),
         Explanation(("exact", "/books/1"), "they are the same up to character 8 of the topic's 15"),
-        Explanation(("uritemplate", "/{a}"), "it ends after '/books'"),
+        Explanation(
+            ("uritemplate", "/{a}"),
+            "it ends after '/books'",
+            near_miss="with {+…} for {…}, which takes slashes",
+        ),
     ]
     assert [str(explanation) for explanation in readers.explain("/books/1", "alice")] == [
         "uritemplate '/books/{id}{?page}' matches: id = '1'",
         "exact '/books/1' matches",
-        "uritemplate '/{a}' does not match: it ends after '/books'",
+        "uritemplate '/{a}' does not match: it ends after '/books'; it would match with {+…} for {…}, which takes slashes",
     ]
     readers.remove("alice")
     with pytest.raises(KeyError, match="alice"):

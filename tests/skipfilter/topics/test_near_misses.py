@@ -138,16 +138,16 @@ def test_the_number_of_guesses_is_bounded() -> None:
 def test_long_texts_that_are_alike_take_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
 
-    class Counting(SequenceMatcher):  # type: ignore[type-arg]
+    class Counting(SequenceMatcher[str]):
         def ratio(self) -> float:
-            compared.append(len(self.a) * len(self.b))
+            compared.append(1)
             return super().ratio()
 
     monkeypatch.setattr(near_misses, "SequenceMatcher", Counting)
     for word, other in (("ab" * 19 + "x" * 22, "a" * 20 + "q" * 20 + "a" * 20), ("ab" * 12, "ba" * 12)):
         pattern, topic = ("/".join(f"{n:02}{text}" for n in range(31)) for text in (word, other))
         near_miss("exact", pattern, topic, compile)
-        assert sum(compared) <= 32 * (2 * near_misses.MAX_SHIFT + 1) * near_misses.MAX_WORD**2
+        assert sum(compared) <= 32 * (2 * near_misses.MAX_SHIFT + 1)
     assert compared
 
 
