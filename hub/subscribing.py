@@ -205,9 +205,7 @@ class Subscribing:
 
         Raises `InvalidRequest` and `HistoryUnavailable`.
         """
-        wanted = self._parse(question)
-        presence = may_want_presence(wanted.selectors, grant, self._settings.path)
-        start = await self._find_start(wanted.last_event_id, presence=presence)
+        _, start = await self._asked(grant, question)
         return Admitted(Subscriber((), grant, start.position), start.preceding)
 
     async def imagine(self, grant: CompiledGrant, question: Question) -> Imagined:
@@ -217,11 +215,15 @@ class Subscribing:
 
         Raises `InvalidRequest` and `HistoryUnavailable`.
         """
-        wanted = self._parse(question)
+        wanted, start = await self._asked(grant, question)
         matchers = self._compiler.of_program(wanted.selectors)
-        presence = may_want_presence(wanted.selectors, grant, self._settings.path)
-        start = await self._find_start(wanted.last_event_id, presence=presence)
         return Imagined(Subscriber(matchers, grant, start.position), wanted.last_event_id, start.preceding)
+
+    async def _asked(self, grant: CompiledGrant, question: Question) -> tuple[SubscribeRequest, Start]:
+        """Return what a question asks for, and where its subscriber would begin."""
+        wanted = self._parse(question)
+        presence = may_want_presence(wanted.selectors, grant, self._settings.path)
+        return wanted, await self._find_start(wanted.last_event_id, presence=presence)
 
     def _parse(self, question: Question, body: bytes = b"") -> SubscribeRequest:
         """Return what a question asks for; in development, log what may be wrong."""

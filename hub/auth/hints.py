@@ -10,12 +10,11 @@ are pure.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from hub.auth.claims import CLASSIC_CLAIMS, is_mercure_detail, shown_json
 from hub.auth.grant import DETAIL_TYPE
-from hub.protocol.hints import has_braces
+from hub.protocol.hints import has_braces, nearest
 from hub.protocol.topics import WILDCARD
 from skipfilter.text import shown
 
@@ -72,11 +71,8 @@ def _detail_hints(detail: Any) -> list[str]:
     if not is_mercure_detail(detail):
         type = detail.get("type")
         is_like_ours = isinstance(type, str) and ("mercure" in type or {"actions", "topics"} <= detail.keys())
-        return (
-            [f"a detail has the type {shown_json(type)}, and is ignored: it must be {DETAIL_TYPE!r}"]
-            if is_like_ours
-            else []
-        )
+        hint = f"a detail has the type {shown_json(type)}, and is ignored: it must be {DETAIL_TYPE!r}"
+        return [hint] if is_like_ours else []
     found = _unknown("member", detail, _DETAIL_MEMBERS, set(_DETAIL_MEMBERS), where=" of a detail")
     actions = detail.get("actions")
     if isinstance(actions, list):
@@ -86,15 +82,15 @@ def _detail_hints(detail: Any) -> list[str]:
 
 
 def _unknown(
-    what: str, given: Mapping[str, Any], known: Sequence[str], ignored: set[str], *, where: str = ""
+    what: str, given: Mapping[str, Any], known: tuple[str, ...], ignored: set[str], *, where: str = ""
 ) -> list[str]:
     """Return hints about names that are not known, but similar to a known one."""
     found = []
     for name in list(given)[:MAX_COMPARED]:
         if name in ignored:
             continue
-        if similar := get_close_matches(name[:80].lower(), known, 1, cutoff=_SIMILAR):
-            found.append(f"{what} {shown(name)}{where} is unknown, and ignored: did you mean {similar[0]!r}?")
+        if similar := nearest(name[:80].lower(), known, _SIMILAR):
+            found.append(f"{what} {shown(name)}{where} is unknown, and ignored: did you mean {similar!r}?")
     return found
 
 

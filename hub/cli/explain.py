@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import typer
 
 from hub.cli.app import FAILED, app, fail, warn
 from hub.cli.client_options import Token, TokenFile, read_token
 from hub.cli.operator_options import Issuer, Json, KeyId, Socket, Subject, Subscriber, TokenId, ask
-from hub.cli.selectors import selector_of
+from hub.cli.selectors import parameter_of
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import escaped, example
 
@@ -75,7 +75,7 @@ def explain(
         "token_id": token_id,
         "key_id": key_id,
         "issuer": issuer,
-        "stream": f"{url}?{_query(match)}" if match and stream is None else stream,
+        "stream": f"{url}?{urlencode(list(map(parameter_of, match)))}" if match and stream is None else stream,
     }
     if match and stream is not None:
         fail("give --stream, or --match, and not both")
@@ -89,15 +89,6 @@ def explain(
         warn(f"{name} has not answered, so what it knows is missing")
     if answer["silent"]:
         raise typer.Exit(FAILED)
-
-
-def _query(patterns: list[str]) -> str:
-    """Return the query that subscribes to patterns, as `skipfilter subscribe` does."""
-    pairs = []
-    for type, pattern in map(selector_of, patterns):
-        chosen = "uritemplate" if type is None and "{" in pattern else type or "exact"
-        pairs.append(f"match_{chosen}={quote(pattern, safe='')}")
-    return "&".join(pairs)
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from hub.cli.settings_options import Config, EnvFile, settings_sources
 from hub.errors import ConfigurationError
 from hub.event_log import answers
 from hub.event_log.answers import FATES
-from hub.event_log.lines import dead_nodes
+from hub.event_log.segments import dead_nodes
 from skipfilter.text import escaped, example
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 
 from hub.cli.app import app, fail
 from hub.cli.client_options import Dev, Token, TokenFile, Url, read_token, with_client
-from hub.cli.selectors import selector_of
+from hub.cli.selectors import parameter_of
 from hub.development import DEVELOPMENT_URL
 from skipfilter.text import escaped, example
 
@@ -63,9 +63,8 @@ def subscribe(
     matchers: dict[str, list[str]] = {}
     topics = patterns if classic else []
     if not classic:
-        for type, pattern in map(selector_of, patterns):
-            chosen = "uritemplate" if type is None and "{" in pattern else type or "exact"
-            matchers.setdefault(f"match_{chosen}", []).append(pattern)
+        for name, pattern in map(parameter_of, patterns):
+            matchers.setdefault(name, []).append(pattern)
     write = _FORMATS["json" if as_json else format]
     logging.basicConfig(format="skipfilter: %(message)s", stream=sys.stderr)
     logging.getLogger("hub.client").setLevel(logging.INFO)

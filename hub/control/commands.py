@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "list", "explain"]
-Question: TypeAlias = Literal["list", "explain"]
+Inquiry: TypeAlias = Literal["list", "explain"]
 """Those that end nothing, and that each process answers."""
 By: TypeAlias = Literal["subject", "subscriber", "token_id", "key_id"]
 
@@ -145,7 +145,7 @@ class Command:
             raise TypeError(f"{self!r:.200} has a value of a wrong type")
         if self.action not in get_args(Action) or by not in get_args(By):
             raise InvalidRequest(f"{shown(self.action)} by {shown(by)} is no command")
-        if self.target is None and self.action not in ("call", *get_args(Question)):
+        if self.target is None and self.action not in ("call", *get_args(Inquiry)):
             raise InvalidRequest(f"a {self.action} needs a target")
         if len(self.question) > MAX_QUESTION:
             raise InvalidRequest(f"a question has {len(self.question)} characters; the limit is {MAX_QUESTION}")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import sys
 from bisect import bisect_left
 from collections import defaultdict
@@ -33,9 +32,9 @@ from hub.delivery.audience import Audience
 from hub.delivery.subscriber import Subscriber
 from hub.event_log.lines import files_of, lines_of, over_parts, parsed
 from hub.event_log.names import digest, read_key
-from hub.event_log.records import OPEN, Connection, Mark, Marks, Selectors, Update, Window, selectors_of
+from hub.event_log.records import Connection, Mark, NodeEnds, Selectors, Update, Window, selectors_of
 from hub.protocol.topics import TopicMatcher
-from skipfilter import Everything, UrlPattern, compile_matcher
+from skipfilter import compile_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +73,7 @@ class Seen:
     """... and that ended before it."""
     wanting: list[tuple[Connection, bool]] = field(default_factory=list)
     """Those of the first that want it, and whether they may read it."""
-    marks: Marks = field(default_factory=Marks)
+    marks: NodeEnds = field(default_factory=NodeEnds)
 
     def merge(self, other: Seen) -> None:
         """Add what later files say."""
@@ -142,7 +141,7 @@ def _who(directory: str, update: Update, note: Note) -> Who:
     return Who(update, received, still_open, perhaps, denied, others, seen.marks.of(update))
 
 
-def _fate(node: str, *, has_end: bool, marks: Marks) -> Fate:
+def _fate(node: str, *, has_end: bool, marks: NodeEnds) -> Fate:
     """Return what is known of an update that a connection wants, and may read."""
     if has_end or (node in marks.ends and node not in marks.killed):
         return "received"
@@ -150,7 +149,7 @@ def _fate(node: str, *, has_end: bool, marks: Marks) -> Fate:
 
 
 def _seen(part: list[Path], update: Update) -> Seen:
-    """Return what files of sessions says of an update."""
+    """Return what files of sessions say of an update."""
     seen = Seen()
     matches = lru_cache(CACHED)(partial(_matches, topics=update.topics, hub=update.hub))
 
@@ -181,12 +180,8 @@ def _matches(type: str, pattern: str, topics: Iterable[str], hub: str | None) ->
 
 @lru_cache(MAX_UNIONS)
 def _compiled(type: str, pattern: str, hub: str | None) -> Matcher:
-    """Return the matcher of a selector that the hub has accepted."""
-    if type == "everything":
-        return Everything(pattern)
-    if type == "urlpattern":  # without limits
-        return UrlPattern(pattern, hub, regexp_groups=True)
-    return compile_matcher(type, pattern)
+    """Return the matcher of a selector, without limits: the hub has accepted it."""
+    return compile_matcher(type, pattern, base_url=hub, regexp_groups=True)
 
 
 # -- what a user received
@@ -237,7 +232,7 @@ def of_subject(directory: str, subject: str, note: Note, *, key: bytes | None = 
     for one in connections:
         numbers[one.node].add(one.number)
     windows: dict[tuple[str, int], Window] = {}
-    marks = Marks()
+    marks = NodeEnds()
     for part, its in over_parts(_ends, paths, note, "ends of connections", dict(numbers)):
         windows |= part
         marks.merge(its)
@@ -257,15 +252,15 @@ def of_subject(directory: str, subject: str, note: Note, *, key: bytes | None = 
     return Day(sessions, received, [mark for mark in marks.found if mark.updates or mark.node in nodes])
 
 
-def _window(one: Connection, windows: dict[tuple[str, int], Window], marks: Marks) -> Window:
+def _window(one: Connection, windows: dict[tuple[str, int], Window], marks: NodeEnds) -> Window:
     """Return the end of a connection: its own, or that of its node."""
-    window = windows.get((one.node, one.number))
-    if window is None and one.node in marks.ends:
-        until, time = marks.ends[one.node]
-        window = Window(until, time, "its process has ended")
-    if window is None:
-        return OPEN
-    return window._replace(until=max(window.until, one.after))
+    own = windows.get((one.node, one.number))
+    until = marks.last(one.node, one.after, own and own.until)
+    if own is not None:
+        return own._replace(until=until)
+    if one.node in marks.ends:
+        return Window(until, marks.ends[one.node][1], "its process has ended")
+    return Window(until, None, None)
 
 
 def _of_subject(part: list[Path], subject: str, key: bytes) -> list[Connection]:
@@ -282,10 +277,10 @@ def _of_subject(part: list[Path], subject: str, key: bytes) -> list[Connection]:
     return found
 
 
-def _ends(part: list[Path], numbers: dict[str, set[int]]) -> tuple[dict[tuple[str, int], Window], Marks]:
+def _ends(part: list[Path], numbers: dict[str, set[int]]) -> tuple[dict[tuple[str, int], Window], NodeEnds]:
     """Return how connections end in some files, and its marks."""
     windows: dict[tuple[str, int], Window] = {}
-    marks = Marks()
+    marks = NodeEnds()
     for text in lines_of(part):
         if b'"connect"' in text:
             continue
@@ -299,7 +294,7 @@ def _ends(part: list[Path], numbers: dict[str, set[int]]) -> tuple[dict[tuple[st
 
 def _received(part: list[Path], sessions: Sequence[Session]) -> list[Received]:
     """Return what sessions received of the updates of some files."""
-    of_epoch: defaultdict[tuple[str | None, str | None], list[Session]] = defaultdict(list)
+    of_epoch: defaultdict[Log, list[Session]] = defaultdict(list)
     for session in sessions:
         of_epoch[session.connection.hub, session.connection.epoch].append(session)
     verdicts = lru_cache(CACHED)(_receives)
@@ -369,11 +364,11 @@ def unread(directory: str, note: Note, *, limit: int = 1_000) -> Unread:
     return Unread(total, unread, wanted, unsure, first[:limit])
 
 
-def _groups(directory: str, note: Note) -> tuple[dict[Log, list[Group]], Marks]:
+def _groups(directory: str, note: Note) -> tuple[dict[Log, list[Group]], NodeEnds]:
     """Return the groups of each log, and the marks."""
     began: dict[tuple[str, int], _Began] = {}
     ends: dict[tuple[str, int], float] = {}
-    marks = Marks()
+    marks = NodeEnds()
     same: dict[object, Any] = {}
     for some, its_ends, its_marks in over_parts(_began, files_of(directory, "sessions"), note, "connections"):
         for key, one in some.items():
@@ -383,11 +378,9 @@ def _groups(directory: str, note: Note) -> tuple[dict[Log, list[Group]], Marks]:
     times: defaultdict[Log, defaultdict[tuple[Selectors, Selectors], tuple[_Times, _Times]]]
     times = defaultdict(lambda: defaultdict(lambda: ([], [])))
     for (node, number), one in began.items():
-        until = ends.get((node, number))
-        is_sure = _fate(node, has_end=until is not None, marks=marks) != "perhaps"
-        if until is None:
-            until = marks.ends[node][0] if node in marks.ends else math.inf
-        times[one.log][one.declared][not is_sure].append((one.after, max(until, one.after)))
+        own = ends.get((node, number))
+        is_sure = _fate(node, has_end=own is not None, marks=marks) != "perhaps"
+        times[one.log][one.declared][not is_sure].append((one.after, marks.last(node, one.after, own)))
     groups = {
         log: [Group(*declared, *map(_union, both)) for declared, both in of_log.items()]
         for log, of_log in times.items()
@@ -406,11 +399,11 @@ class _Began(NamedTuple):
     after: int
 
 
-def _began(part: list[Path]) -> tuple[dict[tuple[str, int], _Began], dict[tuple[str, int], float], Marks]:
+def _began(part: list[Path]) -> tuple[dict[tuple[str, int], _Began], dict[tuple[str, int], float], NodeEnds]:
     """Return the connections that begin in some files, ends of some, and marks."""
     began: dict[tuple[str, int], _Began] = {}
     ends: dict[tuple[str, int], float] = {}
-    marks = Marks()
+    marks = NodeEnds()
     same: dict[object, Any] = {}  # equal values as one object, which takes memory once
     for line in map(parsed, lines_of(part)):
         if line["event"] == "connect":
@@ -449,12 +442,12 @@ def _has(times: Intervals, position: int) -> bool:
     return place >= 0 and position <= untils[place]
 
 
-def _unread(part: list[Path], groups: Mapping[Log, Sequence[Group]], marks: Marks, limit: int) -> Unread:
+def _unread(part: list[Path], groups: Mapping[Log, Sequence[Group]], marks: NodeEnds, limit: int) -> Unread:
     """Return the private updates of some files that no connection received."""
     return asyncio.run(_found_unread(part, groups, marks, limit))
 
 
-async def _found_unread(part: list[Path], groups: Mapping[Log, Sequence[Group]], marks: Marks, limit: int) -> Unread:
+async def _found_unread(part: list[Path], groups: Mapping[Log, Sequence[Group]], marks: NodeEnds, limit: int) -> Unread:
     crowds: dict[Log, _Crowd] = {}
     total = count = wanted = unsure = 0
     first: list[tuple[Update, bool, bool]] = []

@@ -22,11 +22,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, TypeAlias, Type
 
 from pydantic_core import from_json
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 from hub.errors import ConfigurationError
 from skipfilter.text import shown
 
@@ -56,23 +51,6 @@ def files_of(directory: str, kind: Kind) -> list[Path]:
     except OSError as error:
         raise ConfigurationError(f"{directory}: this is not an event log: {folder}: {error.strerror}") from None
     return sorted(paths, key=lambda path: path.name.removesuffix(".part"))
-
-
-def dead_nodes(directory: str) -> list[str]:
-    """Return the processes that have died, and whose end no other has marked yet.
-
-    Empty on a system without locks.
-    """
-    found = []
-    for path in sorted(Path(directory, "nodes").glob("[!.]*")):
-        try:
-            with path.open("rb") as file:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    found.append(path.name)
-        except OSError:  # it is locked, so its process lives; or it has ended just now
-            continue
-    return found
 
 
 def lines_of(paths: Iterable[Path]) -> Iterator[bytes]:

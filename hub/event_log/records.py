@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,11 +117,8 @@ class Window(NamedTuple):
     reason: str | None
 
 
-OPEN: Final = Window(math.inf, None, None)
-
-
 @dataclass
-class Marks:
+class NodeEnds:
     """The ends of nodes, and what may be missing."""
 
     ends: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -149,7 +146,17 @@ class Marks:
         )
         self.found[mark] = line.get("found")
 
-    def merge(self, other: Marks) -> None:
+    def last(self, node: str, after: int, own: float | None) -> float:
+        """Return the position up to which a connection was sent what it wants.
+
+        It began after `after`; `own` is where its own end says that it ended, if there
+        is one.
+        """
+        if own is None:
+            own = self.ends[node][0] if node in self.ends else math.inf
+        return max(own, after)
+
+    def merge(self, other: NodeEnds) -> None:
         """Add what later files say."""
         for node, end in other.ends.items():
             self.ends[node] = min(end, self.ends.get(node, end))

@@ -394,6 +394,19 @@ def _last_line(segment: Path) -> bytes:
     return tail.splitlines()[-1]
 
 
+def dead_nodes(directory: str) -> list[str]:
+    """Return the processes that have died, and whose end no other has marked yet.
+
+    Empty on a system without locks.
+    """
+    found = []
+    for path in sorted(Path(directory, "nodes").glob("[!.]*")) if fcntl is not None else []:
+        with contextlib.suppress(OSError), path.open("rb") as file:  # a process may end just now
+            if _try_lock(file.fileno()):
+                found.append(path.name)
+    return found
+
+
 def _try_lock(descriptor: int) -> bool:
     """Lock a file while it is open in this process; return whether that worked."""
     if fcntl is None:

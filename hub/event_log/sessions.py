@@ -208,10 +208,9 @@ class Sessions:
         audience = Audience(self._marks.url)  # the hub's own has forgotten the connection
         seat = audience.seat(gone.subscriber)
         last = await last_sent(self._history.read, audience, seat, gone.position, gone.more, self._slices)
-        if last is not None:
-            return last
-        log.warning("the history no longer has the last entry of a connection", id=gone.subscriber.id)
-        return None
+        if last is None:
+            log.warning("the history no longer has the last entry of a connection", id=gone.subscriber.id)
+        return last
 
 
 def _selectors(matchers: Iterable[TopicMatcher]) -> Iterator[dict[str, str]]:

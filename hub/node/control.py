@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hub.auth.grant import CompiledGrant
-    from hub.control.commands import Action, By, Named, Question, Taken, Target
+    from hub.control.commands import Action, By, Inquiry, Named, Taken, Target
     from hub.delivery.audience import Audience
     from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
@@ -248,7 +248,7 @@ class Control:
         page = sorted(chain(*pages), key=lambda row: str(row["subscriber"]))[:PAGE]
         return ConnectionPage(page, str(page[-1]["subscriber"]) if len(page) == PAGE else None, silent)
 
-    async def ask(self, action: Question, question: str, **named: Unpack[Named]) -> tuple[list[Any], list[str]]:
+    async def ask(self, action: Inquiry, question: str, **named: Unpack[Named]) -> tuple[list[Any], list[str]]:
         """Ask all processes a question; return their answers, and who was silent.
 
         If one of `subject`, `subscriber`, `token_id` and `key_id` is given, it is about
@@ -260,9 +260,8 @@ class Control:
             taken = await self._history.command(Command(action, target, question=question))
             await self._carry_out_due()
             own = self._answering.get(taken.number)
-            waiting = [self._begin(asyncio.wait([own], timeout=ANSWER_SECONDS))] if own is not None else []
-            answers = await self._all_answers(taken)
-            await asyncio.gather(*waiting)
+            waiting = [asyncio.wait([own], timeout=ANSWER_SECONDS)] if own is not None else []
+            answers, *_ = await asyncio.gather(self._all_answers(taken), *waiting)
         found, silent = [json.loads(answer) for answer in answers.values()], set(taken.others) - answers.keys()
         if own is not None and own.done():
             found.insert(0, own.result())

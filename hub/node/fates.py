@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hub.delivery.seat import Seat
     from hub.history.base import Entry, History
     from hub.node.connections import Connections
-    from hub.node.remembered import Ended, Remembered
+    from hub.node.remembered import Departed, Remembered
     from hub.protocol.topics import TopicMatcher
     from hub.turns import TimeSlices
     from skipfilter import Selector
@@ -255,8 +255,8 @@ class Fates:
         }
 
     async def _ended(
-        self, ended: Iterable[Ended], asked: Asked, position: int
-    ) -> AsyncIterator[tuple[Fate, Ended, Subscriber | None]]:
+        self, ended: Iterable[Departed], asked: Asked, position: int
+    ) -> AsyncIterator[tuple[Fate, Departed, Subscriber | None]]:
         """Yield the fate of a published update at each connection that has ended.
 
         Without a subscriber, its patterns are more than may be compiled.
@@ -280,7 +280,7 @@ class Fates:
                     fate = Fate.UNKNOWN if sent is None else Fate.LEFT
                 yield fate, one, subscriber
 
-    async def _subscriber(self, one: Ended, compiled: dict[Selector, TopicMatcher]) -> Subscriber | None:
+    async def _subscriber(self, one: Departed, compiled: dict[Selector, TopicMatcher]) -> Subscriber | None:
         """Return a subscriber with the patterns of a connection that has ended.
 
         Returns None if they are more than may be compiled for one question; `compiled`
@@ -298,7 +298,7 @@ class Fates:
         return Subscriber(subscribed, CompiledGrant(subscribe=tuple(granted)), one.start)
 
 
-def _ended_row(ended: Ended) -> dict[str, Any]:
+def _ended_row(ended: Departed) -> dict[str, Any]:
     identity = ended.identity
     return {
         "subscriber": ended.id,

@@ -30,7 +30,7 @@ BYTES_OF_A_PATTERN: Final = 128
 """... and each pattern besides its characters."""
 
 
-class Ended(NamedTuple):
+class Departed(NamedTuple):
     """A connection that has ended."""
 
     id: str
@@ -64,11 +64,11 @@ class Remembered(Observer):
     def __init__(self, most: int, wall_clock: Callable[[], float]) -> None:
         self._most = most
         self._wall_clock = wall_clock
-        self._ended: deque[Ended] = deque()
+        self._ended: deque[Departed] = deque()
         self._size = 0  # of all
         self._starts: dict[int, int] = {}  # of the open ones, by the ids of their seats
 
-    def __iter__(self) -> Iterator[Ended]:
+    def __iter__(self) -> Iterator[Departed]:
         """Iterate over the connections, oldest first."""
         return iter(tuple(self._ended))
 
@@ -82,7 +82,7 @@ class Remembered(Observer):
         """Remember a connection, and forget the oldest ones if there are too many."""
         subscriber = seat.subscriber
         grant = subscriber.grant
-        ended = Ended(
+        ended = Departed(
             subscriber.id,
             grant.identity,
             subscriber.address,

@@ -56,17 +56,17 @@ def near_miss(matcher_type: str, pattern: str, topic: str, compile: Callable[[st
     if len(pattern) > MAX_LENGTH or len(topic) > MAX_LENGTH:
         return None
     tried: set[tuple[str, str, str]] = set()
-    for change, *guess in _guesses(matcher_type, pattern, topic):
+    for change, its_type, its_pattern, its_topic in _guesses(matcher_type, pattern, topic):
         if len(tried) == MAX_GUESSES:
             break
-        if (one := (guess[0], guess[1], guess[2])) in tried:
+        if (guess := (its_type, its_pattern, its_topic)) in tried:
             continue
-        tried.add(one)
+        tried.add(guess)
         try:
-            matcher = compile(guess[0], guess[1])
+            matcher = compile(its_type, its_pattern)
         except (ValueError, ImportError):  # a PatternError, or that of a user's own type
             continue
-        if matcher is not None and matcher.match(guess[2]):
+        if matcher is not None and matcher.match(its_topic):
             return change
     return None
 

@@ -36,7 +36,7 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 from skipfilter.spark.jobs.matching import match
 from skipfilter.spark.jobs.unknown import perhaps
 from skipfilter.spark.tables.schemas import SELECTOR
-from skipfilter.topics.matchers import UrlPattern, compile_matcher
+from skipfilter.topics.matchers import compile_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,10 +189,8 @@ def _kept(lists: pa.ListArray, topic: str, matches: Callable[[str, str], bool]) 
 
 
 def _matches(type: str, pattern: str, topic: str, base_url: str | None) -> bool:
-    """Return whether a selector matches a topic."""
-    if type == "urlpattern":  # without limits, because the hub has accepted it
-        return UrlPattern(pattern, base_url, regexp_groups=True).match(topic)
-    return compile_matcher(type, pattern).match(topic)
+    """Return whether a selector, which the hub has accepted, matches a topic."""
+    return compile_matcher(type, pattern, base_url=base_url, regexp_groups=True).match(topic)
 
 
 def _received(carrying: DataFrame, sessions: DataFrame, options: Options) -> DataFrame:

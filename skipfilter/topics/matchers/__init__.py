@@ -85,8 +85,10 @@ MATCHERS: Mapping[str, Callable[[str], Matcher]] = {
 }
 
 
-def compile_matcher(matcher_type: str, pattern: str, *, base_url: str | None = None) -> Matcher:
-    """Compile a pattern.  Only URL Patterns use `base_url`.
+def compile_matcher(
+    matcher_type: str, pattern: str, *, base_url: str | None = None, regexp_groups: bool = False
+) -> Matcher:
+    """Compile a pattern.  Only URL Patterns use `base_url` and `regexp_groups`.
 
     Takes O(|pattern|).  Raises LookupError if the matcher type does not exist, and
     PatternError if the type refuses the pattern.
@@ -95,4 +97,6 @@ def compile_matcher(matcher_type: str, pattern: str, *, base_url: str | None = N
         factory = MATCHERS[matcher_type]
     except KeyError:
         raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(MATCHERS)}") from None
-    return UrlPattern(pattern, base_url) if factory is UrlPattern else factory(pattern)
+    if factory is UrlPattern:
+        return UrlPattern(pattern, base_url, regexp_groups=regexp_groups)
+    return factory(pattern)

@@ -18,6 +18,7 @@ from hub.errors import ConfigurationError
 from hub.event_log import lines
 from hub.event_log.answers import of_subject, unread, who
 from hub.event_log.names import digest
+from hub.event_log.segments import dead_nodes
 from hub.protocol.data import to_json
 from skipfilter import compile_matcher
 from tests.asgi import application, bearer, classic_token, current_token, follow, publish
@@ -327,7 +328,7 @@ async def test_a_process_that_has_died_is_named_until_its_end_is_marked(tmp_path
     async with application(event_log=str(tmp_path), subscriptions=False) as app:
         await publish(app, classic_token(publish=["*"]), ("topic", "a"))
         assert (await asyncio.to_thread(run, "log", "unread", "--log", str(tmp_path))).stderr == ""
-        assert lines.dead_nodes(str(tmp_path)) == []
+        assert dead_nodes(str(tmp_path)) == []
     (tmp_path / "nodes" / "n7").write_text("")  # as a killed process leaves it
     ended = await asyncio.to_thread(run, "log", "unread", "--log", str(tmp_path))
     assert ended.returncode == 0

@@ -20,7 +20,7 @@ from hub.development import DEVELOPMENT_KEY
 from hub.errors import InvalidRequest, NotFound, NotRunning
 from hub.http.embedding import create_app
 from hub.node import control, fates
-from hub.node.remembered import Ended, Remembered
+from hub.node.remembered import Departed, Remembered
 from hub.settings import Settings
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.commands import run
@@ -271,7 +271,7 @@ async def test_the_window_of_an_ended_connection_decides(
         await publish(app, ANYTHING, ("topic", "a"))
         (remembered,) = [one for one in app.hub.observer.all if isinstance(one, Remembered)]
         identity = Identity("classic", "42")
-        ended = Ended("x", identity, "", (("exact", pattern),), (), start, until, more, "it failed", 0.0)
+        ended = Departed("x", identity, "", (("exact", pattern),), (), start, until, more, "it failed", 0.0)
         remembered._ended.append(ended)
         found = await app.explain(update=id, subject="42")
         assert found.fates == {fate: 1}
@@ -321,9 +321,10 @@ async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_stream_that_is_behind_says_how_far() -> None:
-    async with application(subscriptions=False) as app, connected(app, ("match", "a"), by=granted("42", "a")):
+    async with application(subscriptions=False) as app, connected(app, ("match", "a"), by=granted("42", "a")) as stream:
         (seat,) = app.hub.delivery.audience
         id = await publish(app, ANYTHING, ("topic", "a"))
+        assert (await stream.next_event()).id == id
         assert (await app.explain(update=id, subject="42")).fates == {"received": 1}
         holder: Any = seat.holder
         holder._leave(0)  # as a write without room does
@@ -356,8 +357,9 @@ async def test_a_process_that_cannot_answer_is_silent(monkeypatch: pytest.Monkey
 
 
 async def test_an_update_with_many_topics_is_found_by_its_id() -> None:
-    async with application(subscriptions=False) as app, connected(app, ("match", f"{'x' * 130}89")):
+    async with application(subscriptions=False) as app, connected(app, ("match", f"{'x' * 130}89")) as stream:
         id = await publish(app, ANYTHING, *[("topic", f"{'x' * 130}{number}") for number in range(90)])
+        assert (await stream.next_event()).id == id
         assert (await app.explain(update=id)).fates == {"received": 1}
 
 
@@ -366,11 +368,11 @@ async def test_what_is_not_known_of_an_ended_connection_is_said(monkeypatch: pyt
         ids = [await publish(app, ANYTHING, ("topic", "a")) for _ in range(6)]
         (remembered,) = [one for one in app.hub.observer.all if isinstance(one, Remembered)]
         about = Identity("classic", "42"), "", (("exact", "a"), ("exact", "b")), ()
-        remembered._ended.append(Ended("x", *about, 0, 1, 5, "it failed", 0.0))  # what came then is forgotten
+        remembered._ended.append(Departed("x", *about, 0, 1, 5, "it failed", 0.0))  # what came then is forgotten
         for found in (await app.explain(update=ids[-1], subject="42"), await app.explain(update=ids[-1])):
             assert found.fates == {"unknown": 1}
         monkeypatch.setattr(fates, "MAX_COMPILED", 1)
-        remembered._ended.append(Ended("y", *about, 0, 6, 0, "it failed", 0.0))
+        remembered._ended.append(Departed("y", *about, 0, 6, 0, "it failed", 0.0))
         found = await app.explain(update=ids[-1], subject="42")
         assert found.fates == {"unknown": 2}
         assert found.subscribers[0]["sentence"] == "It has ended, and it is not known whether it was sent the update."
