@@ -27,8 +27,8 @@ PUBLIC = {
     "SnapshotTrie TrieEngine",
     "skipfilter.fields": "Expression FieldFilter PartExplanation above all_of any_of at_least at_most below between not_ "
     "one_of prefix present",
-    "skipfilter.spark": "BadInput BroadcastLimit Matching MissingJava PipelineError Workload generate_sessions "
-    "generate_updates match postings spark_session",
+    "skipfilter.spark": "BadInput BroadcastLimit Matching MissingJava PipelineError Workload as_if_online "
+    "generate_sessions generate_updates match postings spark_session",
     "skipfilter.topics": "AMQP Grammar MQTT NATS",
 }
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skipfilter.spark.errors import BadInput, BroadcastLimit, MissingJava, PipelineError
     from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate_updates
     from skipfilter.spark.jobs.indexing import postings
-    from skipfilter.spark.jobs.matching import Matching, match
+    from skipfilter.spark.jobs.matching import Matching, as_if_online, match
     from skipfilter.spark.session import spark_session
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "MissingJava",
     "PipelineError",
     "Workload",
+    "as_if_online",
     "generate_sessions",
     "generate_updates",
     "match",
@@ -50,7 +51,7 @@ __all__ = [
 _MODULES: Final = {
     **dict.fromkeys(("BadInput", "BroadcastLimit", "MissingJava", "PipelineError"), "errors"),
     **dict.fromkeys(("Workload", "generate_sessions", "generate_updates"), "jobs.generate"),
-    **dict.fromkeys(("Matching", "match"), "jobs.matching"),
+    **dict.fromkeys(("Matching", "as_if_online", "match"), "jobs.matching"),
     "postings": "jobs.indexing",
     "spark_session": "session",
 }

@@ -4,6 +4,7 @@
     TABLES/gaps                                     what the hub may not have recorded
     TABLES/postings fanout bitmaps rows received    the results of the jobs
     TABLES/audit report
+    TABLES/as-if-online/fanout bitmaps rows received    as if all had been connected
 
 TABLES is a directory: any path that Spark can write to.  spark-submit, SPARK_REMOTE,
 spark-defaults.conf or --conf set where Spark runs.  Jobs are idempotent: a job writes
@@ -155,6 +156,14 @@ def match(
     base_url: Url = None,
     first: From = None,
     last: To = None,
+    online: Annotated[
+        bool,
+        typer.Option(
+            "--as-if-online",
+            help="Write who would have received an update if all sessions of the tables had been connected all the "
+            "time, to TABLES/as-if-online.",
+        ),
+    ] = False,
     max_broadcast_bytes: MaxBroadcastBytes = 2**28,
     conf: Conf = None,
 ) -> None:
@@ -164,8 +173,10 @@ def match(
     days.  A count is null if a hub was killed and did not record all of it; at_least
     then has what it recorded.
     """
+    if online and by == "position":
+        raise typer.BadParameter("--as-if-online compares by time", param_hint="--by")
     days = _required(tables, conf, ["updates", "sessions"], first, last)
-    _commands().match(tables, conf, outputs, by, base_url, days, max_broadcast_bytes)
+    _commands().match(tables, conf, outputs, by, base_url, days, max_broadcast_bytes, online=online)
 
 
 @jobs.command(epilog=example("skipfilter spark report day"))

@@ -24,7 +24,7 @@ from skipfilter.spark.jobs.generate import Workload, generate_sessions, generate
 from skipfilter.spark.jobs.generations import Outdated, generations, marked
 from skipfilter.spark.jobs.generations import whole as mark_of_all
 from skipfilter.spark.jobs.indexing import postings
-from skipfilter.spark.jobs.matching import Matching, Options, of_days, updates_of
+from skipfilter.spark.jobs.matching import Matching, Options, as_if_online, of_days, updates_of
 from skipfilter.spark.jobs.matching import match as what_matches
 from skipfilter.spark.jobs.report import report as what_happened
 from skipfilter.spark.jobs.unknown import of_epoch, of_sessions, of_updates, perhaps
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _SCHEMAS: Final = {"updates": UPDATES, "sessions": SESSIONS, "fanout": FANOUT}
 """The schema of each table that a job needs."""
+IF_ONLINE: Final = "as-if-online"
+"""The directory of tables with what sessions would have received."""
 
 
 def generate(tables: str, conf: Sequence[str] | None, subscribers: int, updates: int, seed: int) -> None:
@@ -74,12 +76,22 @@ def match(
     base_url: str | None,
     days: Days,
     max_broadcast_bytes: int,
+    *,
+    online: bool,
 ) -> None:
-    """Write outputs of `match`."""
+    """Write outputs of `match`; if `online`, as if all had been connected."""
     with job("match", conf) as spark:
         inputs = _inputs(spark, tables, days)
         by, base_url = by or inputs.by, base_url or inputs.hub()
         gaps = _gaps(spark, tables)
+        missing = "some deliveries may be missing, so some counts are null: see `report` or `audit`"
+        are_missing = not of_time(gaps, *_moments(days), by=by).isEmpty()
+        out = tables
+        if online:
+            # The sessions of the tables count, so no count is unknown.
+            missing = "some sessions may be missing, and what they would have received"
+            by, inputs, gaps = "time", inputs._replace(sessions=as_if_online(inputs.sessions)), gaps.where("false")
+            out = f"{tables}/{IF_ONLINE}"
         updates, sessions = of_days(inputs.updates, inputs.sessions, *days, by)
         with step("generations of the days"):
             found = generations(updates, sessions, gaps, by)
@@ -91,17 +103,17 @@ def match(
                     (prepared.enter_context(Matching(log.updates, log.sessions, **options)), log)
                     for log in _logs(updates, sessions, gaps, by)
                 ]
-            if not of_time(gaps, *_moments(days), by=by).isEmpty():
-                say(f"{tables}/gaps: some deliveries may be missing, so some counts are null: see `report` or `audit`")
+            if are_missing:
+                say(f"{tables}/gaps: {missing}")
             for output in map(Output.of, outputs):
-                with step(f"{tables}/{output}"):
+                with step(f"{out}/{output}"):
                     parts = (_made(output, matching, log, inputs.sessions, options) for matching, log in matchings)
                     made = reduce(lambda one, other: one.unionAll(other), parts)
                     if output.of_updates:
                         dated = marked(made.withColumn("dt", F.to_date("ts")), found)
-                        files.write(dated, f"{tables}/{output}", by_day=True, days=days)
+                        files.write(dated, f"{out}/{output}", by_day=True, days=days)
                     else:
-                        files.write(made.select("*", mark_of_all(found)), f"{tables}/{output}")
+                        files.write(made.select("*", mark_of_all(found)), f"{out}/{output}")
 
 
 class _Log(NamedTuple):

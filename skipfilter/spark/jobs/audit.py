@@ -60,6 +60,8 @@ def audit(
     """Return the sessions that could read or received `topic` from `start` to `end`.
 
         topic, subscriber_id, subscriber
+        issuer, subject                      whom the session is of, as the log names
+                                             them; null if it does not
         connected_from, disconnected_at      of the whole session; null while it lasts
         authorised                           the selectors that grant it the topic; a
                                              private update needs one
@@ -73,7 +75,9 @@ def audit(
                                              published; one that is read from the
                                              history was published before the session
         complete                             false if its node was killed; null while it
-                                             lasts, or if `sessions` has no such column
+                                             lasts
+
+    Columns that `sessions` does not have are null.
 
     `start` is included and `end` is not; None is no bound.  A session has a row if it
     existed in that time and has a matching selector, or if it received an update on the
@@ -86,8 +90,9 @@ def audit(
     by, base_url = options.get("by", "time"), options.get("base_url")
     there = F.col("there")
     sessions = sessions.withColumn("there", _overlap(start, end))
-    if "complete" not in sessions.columns:
-        sessions = sessions.withColumn("complete", F.lit(None).cast("boolean"))
+    optional = {"issuer": "string", "subject": "string", "complete": "boolean"}
+    absent = {name: F.lit(None).cast(type) for name, type in optional.items() if name not in sessions.columns}
+    sessions = sessions.withColumns(absent)
     # By position, keep the sessions of other times too: if a node's clock was wrong,
     # such a session may have received an update of this time.
     if by == "time":
@@ -109,6 +114,8 @@ def audit(
         F.lit(topic).alias("topic"),
         "subscriber_id",
         "subscriber",
+        "issuer",
+        "subject",
         "connected_from",
         "disconnected_at",
         "authorised",

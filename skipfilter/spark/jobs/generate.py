@@ -199,7 +199,8 @@ def generate_updates(spark: SparkSession, workload: Workload, partitions: int | 
 
 
 def generate_sessions(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
-    """Return the SESSIONS of `workload`, one for each subscriber.
+    """Return the SESSIONS of `workload`, one for each subscriber, who is a
+    person.
 
     Costs no job: the rows are computed when they are used.
 
@@ -254,6 +255,8 @@ def generate_sessions(spark: SparkSession, workload: Workload, partitions: int |
         *_nulls("after long", "until long", "hub string"),
         _epoch(workload),
         *_nulls("node string", "number long"),
+        _nullable(F.lit(SITE), F.lit("")).alias("issuer"),
+        _nullable(row.id.cast("string"), F.lit("")).alias("subject"),
         F.to_date("connected").alias("dt"),
     )
     return table.to(SESSIONS)

@@ -37,6 +37,7 @@ from skipfilter.spark.jobs.statistics import (
     fanout_distribution,
     fanout_quantiles,
     matched,
+    person,
     quantiles,
     with_fanout,
 )
@@ -305,8 +306,10 @@ def overview(published: DataFrame, sessions: DataFrame, period: Period) -> DataF
     """Return one row of totals.
 
     The columns are start, end, updates, presence_updates, unknown, deliveries,
-    published_bytes, delivered_bytes, topics, sessions and subscribers.  If `sessions`
-    has no column `subscriber`, each session counts as a subscriber.
+    published_bytes, delivered_bytes, topics, sessions, subscribers, people and unnamed.
+    A person may have several sessions, as a client that reconnects does; `unnamed`
+    counts the sessions of which it is not known whose they are.  If `sessions` has no
+    column `subscriber`, each session counts as a subscriber.
     """
     present = _present(sessions, period)
     named = F.countDistinct("subscriber") if "subscriber" in sessions.columns else F.count("*")
@@ -326,8 +329,14 @@ def overview(published: DataFrame, sessions: DataFrame, period: Period) -> DataF
         F.countDistinct("topic").alias("topics"),
     )
     sent = sent.select(period.start.alias("start"), period.end.alias("end"), "*")
-    people = present.agg(F.count("*").alias("sessions"), named.alias("subscribers"))
-    return sent.crossJoin(people)
+    whose = person(sessions)
+    connected = present.agg(
+        F.count("*").alias("sessions"),
+        named.alias("subscribers"),
+        F.countDistinct(whose).alias("people"),
+        F.count_if(whose.isNull()).alias("unnamed"),
+    )
+    return sent.crossJoin(connected)
 
 
 # -- the whole

@@ -125,6 +125,17 @@ def quantiles(column: str) -> list[Column]:
     return [F.avg(column).alias("mean"), *quantiles, F.max(column).alias("max")]
 
 
+def person(sessions: DataFrame) -> Column:
+    """Return whom a session of SESSIONS is of: its issuer and subject.
+
+    Null if the log does not have its subject, or the table has no such column.  A
+    subject that is a digest stands for one person, too.
+    """
+    if "subject" not in sessions.columns:
+        return F.lit(None).cast("string")
+    return F.when(F.col("subject").isNotNull(), F.struct("issuer", "subject"))
+
+
 def per_of(length: timedelta, most: int) -> Per:
     """Return the shortest bin of which at most `most` fit into `length`, or "year"."""
     fitting = (per for per in get_args(Per) if length.total_seconds() / SECONDS[per] <= most)

@@ -14,7 +14,7 @@ from collections import Counter
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -29,6 +29,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hub.cli.spark import main
+from skipfilter import compile_matcher
 from skipfilter.bulk.outputs import IDENTITY, Output
 from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.spark import Workload, commands, console, generate_sessions, generate_updates
@@ -85,6 +86,39 @@ def test_all_outputs_agree(spark: SparkSession, day: Path) -> None:
     assert {update: count for update, count in fanout.items() if count} == Counter(update for update, _ in rows)
     assert received == Counter(subscriber for _, subscriber in rows)
     assert sorted(bitmaps) == rows != []
+
+
+def test_as_if_online_counts_what_all_sessions_match_at_any_time(spark: SparkSession, day: Path) -> None:
+    done("match", day, "--as-if-online", *("--output", "rows", "--output", "fanout", "--output", "received"))
+    there = day / "as-if-online"
+    updates, sessions = (spark.read.parquet(f"{day}/{name}").collect() for name in ("updates", "sessions"))
+    fits = {
+        (selector, topic): compile_matcher(*selector).match(topic)
+        for selector in {tuple(one) for session in sessions for one in session.selectors + session.authorised}
+        for topic in {topic for update in updates for topic in update.topics}
+    }
+
+    def wants(selectors: list[Any], topics: list[str]) -> bool:
+        return any(fits[tuple(selector), topic] for selector in selectors for topic in topics)
+
+    expected = sorted(
+        (update.update_id, session.subscriber_id)
+        for update in updates
+        for session in sessions
+        if wants(session.selectors, update.topics) and (not update.private or wants(session.authorised, update.topics))
+    )
+    assert deliveries(spark, there) == expected
+    assert len(expected) > len(deliveries(spark, day)) > 0
+    counts = {row.update_id: row.fanout for row in spark.read.parquet(f"{there}/fanout").collect()}
+    assert {id: count for id, count in counts.items() if count} == Counter(id for id, _ in expected)
+    received = {row.subscriber_id: row.received for row in spark.read.parquet(f"{there}/received").collect()}
+    assert received == Counter(id for _, id in expected)
+
+
+def test_as_if_online_is_by_time(day: Path) -> None:
+    refused = run("match", day, "--as-if-online", "--by", "position")
+    assert refused.exit_code == 2
+    assert "compares by time" in refused.output
 
 
 def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, day: Path) -> None:

@@ -128,6 +128,15 @@ def test_authorised_subscribed_and_received_are_distinct(spark: SparkSession, li
     told = table.select("topic", *columns).collect()
     kept = {row.subscriber_id: tuple(row) for row in sessions.select(columns).collect()}
     assert all(tuple(row) == ("/a/1", *kept[row.subscriber_id]) for row in told)
+    assert {(row.issuer, row.subject) for row in table.collect()} == {(None, None)}
+
+
+def test_an_audit_names_people_as_the_sessions_do(spark: SparkSession, library: World) -> None:
+    updates, sessions = tables(spark, library)
+    names = {"issuer": F.lit("us"), "subject": F.expr("nullif(subscriber_id % 2, 0)").cast("string")}
+    table = audit("/a/1", updates, sessions.withColumns(names))
+    found = {row.subscriber_id: (row.issuer, row.subject) for row in table.collect()}
+    assert found == {id: ("us", "1" if id % 2 else None) for id in range(6)}
 
 
 def test_a_period_keeps_the_sessions_that_overlap_it(spark: SparkSession, library: World) -> None:

@@ -47,10 +47,16 @@ def sessions(spark: SparkSession) -> list[Row]:
 def test_the_same_seed_makes_the_same_rows(spark: SparkSession) -> None:
     # The epoch names the workload, so a new option changes it.
     updates, sessions = (
-        generate(spark, SMALL).drop("epoch", "presence") for generate in (generate_updates, generate_sessions)
+        generate(spark, SMALL).drop("epoch", "presence", "issuer", "subject")
+        for generate in (generate_updates, generate_sessions)
     )
     assert checksum(updates) == (162825999633670121402, 3_000)
     assert checksum(sessions) == (86177018303109567404, 2_000)
+
+
+def test_each_session_is_of_a_person(sessions: list[Row]) -> None:
+    assert {row.issuer for row in sessions} == {"https://example.com"}
+    assert [f"{row.issuer}/users/{row.subject}" for row in sessions] == [row.subscriber for row in sessions]
 
 
 def test_the_epoch_is_that_of_the_workload(updates: list[Row], sessions: list[Row], spark: SparkSession) -> None:

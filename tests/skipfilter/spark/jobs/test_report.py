@@ -55,8 +55,12 @@ def case(spark: SparkSession, world: World) -> Case:
     return Case(
         world,
         updates.withColumn("ts", stretched("ts")).withColumn("data_bytes", F.col("position") + 1),
-        sessions.withColumns({name: stretched(name) for name in ("connected_from", "disconnected_at")}).withColumn(
-            "subscriber", F.concat(F.lit("urn:"), F.col("subscriber_id") % 3)
+        sessions.withColumns({name: stretched(name) for name in ("connected_from", "disconnected_at")}).withColumns(
+            {
+                "subscriber": F.concat(F.lit("urn:"), F.col("subscriber_id") % 3),
+                "issuer": F.concat(F.lit("of "), F.col("subscriber_id") % 2),
+                "subject": F.expr("nullif(subscriber_id % 3, 0)").cast("string"),
+            }
         ),
         spark.createDataFrame(fanout, "update_id string, ts timestamp, fanout long"),
         sent,
@@ -231,6 +235,8 @@ def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, e
         len(on),
         len(present),
         len({s.subscriber_id % 3 for s in present}),
+        len({(s.subscriber_id % 2, s.subscriber_id % 3) for s in present if s.subscriber_id % 3}),
+        sum(s.subscriber_id % 3 == 0 for s in present),
     )
 
 
@@ -262,7 +268,7 @@ def test_without_updates_and_sessions_the_tables_are_empty(spark: SparkSession) 
     made = case(spark, World([], []))
     with report(made.updates, made.sessions, made.fanout) as tables:
         found = {name: rows(table) for name, table in tables.tables.items()}
-    assert found["overview"] == [(None, None, *9 * (0,))]
+    assert found["overview"] == [(None, None, *11 * (0,))]
     assert found["fanout"] == [(0, 0, 0, None, None, None, None, None, None)]
     assert found["traffic"] == found["concurrency"] == found["topics"] == found["selectors"] == []
     assert all(row[2] == 0 and row[3] is None for row in found["capacity"])
@@ -366,5 +372,7 @@ def test_a_report_is_written_table_by_table_and_can_be_repeated(spark: SparkSess
 def test_totals_do_not_need_the_names_of_subscribers(spark: SparkSession) -> None:
     made = case(spark, World([Update("u", ["/a"], False, 1)], [Session(4, [], [], 0, None)]))
     period = period_of(made.updates)
-    found = rows(overview(with_fanout(made.updates, made.fanout), made.sessions.drop("subscriber"), period))
-    assert found[0][-2:] == (1, 1)
+    found = rows(
+        overview(with_fanout(made.updates, made.fanout), made.sessions.drop("subscriber", "issuer", "subject"), period)
+    )
+    assert found[0][-4:] == (1, 1, 0, 1)

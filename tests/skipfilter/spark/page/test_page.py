@@ -37,6 +37,7 @@ def content(bins: int = 24, topics: list[str] | None = None, private: int = 300)
             "start": START, "end": START + timedelta(hours=bins), "updates": 1_000, "presence_updates": 0,
             "unknown": 0, "deliveries": 1_234_567,
             "published_bytes": 10_000, "delivered_bytes": 2_345_678, "topics": 77, "sessions": 500, "subscribers": 444,
+            "people": 321, "unnamed": 12,
         },
         growth=3.0,
         per="hour",
@@ -221,7 +222,18 @@ def test_plots_only_have_colours_of_the_style_sheet() -> None:
 
 def test_figures_agree_with_the_content() -> None:
     text = " ".join(" ".join(Read(page_of("a day")).text).split())
-    for told in ("1.23 M", "2.35 MB", "30%", "180 (60.0%)", "100 (33.3%)", "at 3 × subscribers", "21 MB", "1 d 1 h"):
+    for told in (
+        "1.23 M",
+        "2.35 MB",
+        "30%",
+        "180 (60.0%)",
+        "of 500 sessions, 321 people",
+        "sessions without a name 12",
+        "100 (33.3%)",
+        "at 3 × subscribers",
+        "21 MB",
+        "1 d 1 h",
+    ):
         assert told in text, told
 
 
