@@ -77,6 +77,7 @@ PAGES: Final[dict[str, Source]] = {
         "skipfilter/spark/README.md",
         ("Other readers", "From a hub's event log", "A hub as a source and a sink", "On a cluster"),
     ),
+    "how-to/questions.md": Source("skipfilter/spark/QUESTIONS.md"),
     "how-to/contributing.md": Source(".github/CONTRIBUTING.md"),
     "reference/command.md": _hub("The command", "Two dialects"),
     "reference/settings.md": _hub("Settings", "Modules"),

@@ -60,25 +60,6 @@ def _struct(type: pa.StructType, nulls: bool) -> StructType:
     return StructType([StructField(field.name, _type(field.type, nulls), nulls) for field in type])
 
 
-UPDATES: Final = schema(columns.UPDATES)
-SESSIONS: Final = schema(columns.SESSIONS)
-SELECTOR: Final = _struct(columns.SELECTORS.value_type, nulls=False)
-POSTINGS: Final = schema(columns.POSTINGS)
-
-GAPS: Final = schema(
-    (
-        Column("hub", TEXT, "the URL of the hub", nullable=True),
-        Column("epoch", TEXT, "of the hub's history", nullable=True),
-        Column("node", TEXT, "the hub's process"),
-        Column("ts", TIME, "connections of the node may be missing from this time on"),
-        Column("found", TIME, "until this one; null if the gap continues", nullable=True),
-        Column("after", NUMBER, "deliveries of the node after this position may be missing"),
-        Column("updates", pa.bool_(), "whether the updates after it may be missing too"),
-        Column("cause", TEXT, "what the node did, as in `ended uncleanly`"),
-    )
-)
-"""One row for each mark in a hub's event log that records of a node may be missing."""
-
 MADE_FROM: Final = Column("made_from", TEXT, "the generation of the day's updates and sessions", nullable=True)
 """See `skipfilter.spark.jobs.generations`; null if an earlier version wrote the row."""
 
@@ -88,13 +69,39 @@ AT_LEAST: Final = Column("at_least", NUMBER, "the part of the count that was rec
 It is null if an earlier version wrote the row.
 """
 
-FANOUT: Final = schema(
-    (
+_DAY: Final = Column("dt", pa.date32(), "the day of ts")
+
+TABLES: Final = {
+    "updates": columns.UPDATES,
+    "sessions": columns.SESSIONS,
+    "fanout": (
         *IDENTITY,
         *(column._replace(nullable=True) for column in Output.FANOUT.columns),
         AT_LEAST,
         MADE_FROM,
-        Column("dt", pa.date32(), "the day of ts"),
-    )
-)
-"""The output `fanout`, as `match` writes it."""
+        _DAY,
+    ),
+    "rows": (*IDENTITY, *Output.ROWS.columns, MADE_FROM, _DAY),
+    "gaps": (
+        Column("hub", TEXT, "the URL of the hub", nullable=True),
+        Column("epoch", TEXT, "of the hub's history", nullable=True),
+        Column("node", TEXT, "the hub's process"),
+        Column("ts", TIME, "connections of the node may be missing from this time on"),
+        Column("found", TIME, "until this one; null if the gap continues", nullable=True),
+        Column("after", NUMBER, "deliveries of the node after this position may be missing"),
+        Column("updates", pa.bool_(), "whether the updates after it may be missing too"),
+        Column("cause", TEXT, "what the node did, as in `ended uncleanly`"),
+    ),
+}
+"""The columns of the tables that people ask, as the commands write them.
+
+`gaps` has a row for each mark in a hub's event log that records of a node may be
+missing.
+"""
+
+UPDATES: Final = schema(TABLES["updates"])
+SESSIONS: Final = schema(TABLES["sessions"])
+FANOUT: Final = schema(TABLES["fanout"])
+GAPS: Final = schema(TABLES["gaps"])
+POSTINGS: Final = schema(columns.POSTINGS)
+SELECTOR: Final = _struct(columns.SELECTORS.value_type, nulls=False)

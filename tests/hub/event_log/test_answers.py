@@ -47,13 +47,16 @@ def selectors(some: list[tuple[str, str]]) -> list[Record]:
     return [{"type": type, "pattern": pattern} for type, pattern in some]
 
 
-def random_log(source: random.Random) -> tuple[list[Record], list[Record]]:
-    """Return the lines of sessions, and of updates, in two epochs and of three nodes."""
+def random_log(source: random.Random, step: int = 1_000) -> tuple[list[Record], list[Record]]:
+    """Return the lines of sessions, and of updates, in two epochs and of three nodes.
+
+    There are `step` milliseconds between two updates.
+    """
     updates, sessions = [], []
     for epoch, most in (("e1", 30), ("e2", 12)):
         updates += [
             {
-                "hub": HUB, "epoch": epoch, "position": position, "time": NOON + 1_000 * position,
+                "hub": HUB, "epoch": epoch, "position": position, "time": NOON + step * position,
                 "id": f"{epoch}-{source.randrange(most)}", "topics": source.sample(TOPICS, source.choice([1, 1, 2])),
                 "private": source.random() < 0.6, "type": None, "retry": None, "data_bytes": 1,
                 "presence": source.random() < 0.1,
@@ -63,6 +66,7 @@ def random_log(source: random.Random) -> tuple[list[Record], list[Record]]:
         for node in ("n1", "n2", "n3"):
             for number in range(source.randrange(12)):
                 after = source.randrange(most)
+                came = after + source.choice([0, 0, 1, 3])  # later, if it has read the history
                 name = source.choice([None, "42", "43"])
                 subject = name if name is None or source.random() < 0.5 else digest(KEY, "subject", "i", name)
                 about = {"node": f"{node}{epoch}", "number": number}
@@ -72,20 +76,20 @@ def random_log(source: random.Random) -> tuple[list[Record], list[Record]]:
                         "issuer": "i", "subject": subject, "token_id": None, "address": None,
                         "selectors": selectors(source.sample(SELECTORS, source.randint(1, 2))),
                         "authorised": selectors(source.sample(SELECTORS, source.randint(0, 2))),
-                        "time": (NOON + 1_000 * after) * 1_000, "after": after,
+                        "time": (NOON + step * came) * 1_000, "after": after,
                     }
                 )  # fmt: skip
                 if source.random() < 0.7:
                     position = source.randint(after, most)
-                    time = (NOON + 1_000 * position) * 1_000
+                    time = (NOON + step * max(position, came)) * 1_000
                     gone = {"event": "disconnect", **about, "time": time, "until": position, "clean": True}
                     sessions.append(gone | {"reason": "client_left"})
             if source.random() < 0.5:
                 position = source.randrange(most)
-                time = (NOON + 1_000 * position) * 1_000
+                time = (NOON + step * position) * 1_000
                 is_clean = source.random() < 0.5
                 about = (
-                    {"hub": HUB, "epoch": epoch, "updates": False, "found": time + 5_000_000} if not is_clean else {}
+                    {"hub": HUB, "epoch": epoch, "updates": False, "found": time + 5_000 * step} if not is_clean else {}
                 )
                 sessions.append(
                     {
@@ -110,6 +114,14 @@ def write(path: Path, sessions: list[Record], updates: list[Record], source: ran
             is_last = stop == len(records)
             text = "".join(to_json(record) + "\n" for record in records[start:stop])
             (folder / f"{n:03}.jsonl{'.part' if is_last else ''}").write_text(text + ('{"cut' if is_last else ""))
+
+
+def closed(path: Path) -> None:
+    """Close the files that a hub still writes, so that the pipeline reads them."""
+    for part in path.glob("*/*.part"):
+        text = part.read_text()
+        part.with_suffix("").write_text(text[: text.rindex("\n") + 1])
+        part.unlink()
 
 
 def naive(sessions: list[Record], updates: list[Record]) -> dict[tuple[str, int], dict[str, set[str]]]:

@@ -1,5 +1,5 @@
-"""The tables of columns in skipfilter/spark/README.md: those of the outputs, made from
-skipfilter/bulk/outputs.py, and those of the source, made from hub/spark/source.py.
+"""The tables of columns in skipfilter/spark: in README.md those of the outputs and of the
+source, and in QUESTIONS.md those of all that SQL may ask.
 
     python -m tests.skipfilter.spark.columns_page     write the tables
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import skipfilter.spark
 from hub.spark.source import COLUMNS
 from skipfilter.bulk.outputs import Output
-from skipfilter.spark.tables.schemas import schema
+from skipfilter.spark.tables.schemas import TABLES, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from skipfilter.bulk.columns import Column
 
-README: Final = Path(skipfilter.spark.__file__).with_name("README.md")
+README, QUESTIONS = (Path(skipfilter.spark.__file__).with_name(f"{name}.md") for name in ("README", "QUESTIONS"))
 
 
 def outputs() -> str:
@@ -38,6 +38,14 @@ def source() -> str:
     return "".join(row + "\n" for row in rows)
 
 
+def tables() -> str:
+    """Return the table of the tables' columns, in Markdown."""
+    rows = ["| table | column | type | content |", "|---|---|---|---|"]
+    for name, columns in TABLES.items():
+        rows += [f"| {f'`{name}`' * (at == 0)} | {cells} |" for at, cells in enumerate(_cells(columns))]
+    return "".join(row + "\n" for row in rows)
+
+
 def _cells(columns: Iterable[Column]) -> list[str]:
     """Return the name, type and content of each column."""
     return [
@@ -48,10 +56,11 @@ def _cells(columns: Iterable[Column]) -> list[str]:
 
 def with_tables(page: str) -> str:
     """Return a page whose tables are replaced by the current ones."""
-    for name, table in (("outputs", outputs()), ("source", source())):
+    for name, table in (("outputs", outputs()), ("source", source()), ("tables", tables())):
         page = re.sub(rf"(?<=<!-- {name} -->\n)(\|.*\n)*", lambda _, table=table: table, page, count=1)  # type: ignore[misc]
     return page
 
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text("utf-8")), "utf-8")
+    for page in (README, QUESTIONS):
+        page.write_text(with_tables(page.read_text("utf-8")), "utf-8")

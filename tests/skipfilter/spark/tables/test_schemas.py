@@ -76,6 +76,7 @@ def test_a_schema_of_spark_is_the_exact_one_of_arrow(table: tuple[Column, ...]) 
 
 
 def test_the_page_shows_the_columns_that_there_are() -> None:
-    page = columns_page.README.read_text("utf-8")
-    assert page == columns_page.with_tables(page), "run python -m tests.skipfilter.spark.columns_page"
-    assert all(f"`{column.name}`" in page for column in IDENTITY)
+    for path in (columns_page.README, columns_page.QUESTIONS):
+        page = path.read_text("utf-8")
+        assert page == columns_page.with_tables(page), "run python -m tests.skipfilter.spark.columns_page"
+        assert all(f"`{column.name}`" in page for column in IDENTITY)
