@@ -27,6 +27,7 @@ from skipfilter.spark.jobs.indexing import postings
 from skipfilter.spark.jobs.matching import Matching, Options, as_if_online, of_days, updates_of
 from skipfilter.spark.jobs.matching import match as what_matches
 from skipfilter.spark.jobs.report import report as what_happened
+from skipfilter.spark.jobs.statistics import person
 from skipfilter.spark.jobs.unknown import of_epoch, of_sessions, of_updates, perhaps
 from skipfilter.spark.page import page
 from skipfilter.spark.session import forget, persisted
@@ -219,9 +220,34 @@ def audit(
                 files.write(found, f"{tables}/audit")
             finally:
                 forget(found)
-        spark.read.parquet(f"{tables}/audit").orderBy(F.desc("at_least"), "subscriber_id").show(truncate=60)
+        written = spark.read.parquet(f"{tables}/audit")
+        _shown(written).show(truncate=60)
+        typer.echo(_counted(written))
         for sentence in sentences(of_time(gaps, start, end, by=by)):
             typer.echo(sentence)
+
+
+def _shown(audited: DataFrame) -> DataFrame:
+    """Return what a terminal has room for, of those that received most first."""
+    times = [F.date_format(name, "yyyy-MM-dd HH:mm:ss").alias(name) for name in ("connected_from", "disconnected_at")]
+    selectors = [
+        F.array_join(F.transform(name, lambda one: F.concat_ws(" ", one["type"], one["pattern"])), ", ").alias(name)
+        for name in ("authorised", "subscribed")
+    ]
+    ordered = audited.orderBy(F.desc("at_least"), "subscriber_id")
+    who = F.coalesce("subject", "subscriber").alias("who")
+    return ordered.select("subscriber_id", who, *times, *selectors, "received", "received_private")
+
+
+def _counted(audited: DataFrame) -> str:
+    """Return a sentence that counts sessions and people."""
+    whose = person(audited)
+    [(sessions, people, unnamed)] = audited.agg(
+        F.count("*"), F.countDistinct(whose), F.count_if(whose.isNull())
+    ).collect()
+    named = f" of {people:,} people" if people else ""
+    unknown = f", {unnamed:,} of them without a name" if people and unnamed else ""
+    return f"{sessions:,} sessions{named}{unknown} could read the topic, or received an update on it"
 
 
 def _moments(days: Days) -> tuple[datetime | None, datetime | None]:

@@ -126,7 +126,7 @@ def quantiles(column: str) -> list[Column]:
 
 
 def person(sessions: DataFrame) -> Column:
-    """Return whom a session of SESSIONS is of: its issuer and subject.
+    """Return whom a session is of: its issuer and subject, in SESSIONS or an audit.
 
     Null if the log does not have its subject, or the table has no such column.  A
     subject that is a digest stands for one person, too.

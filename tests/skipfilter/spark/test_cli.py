@@ -128,7 +128,8 @@ def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, da
     assert [job for job, *_ in others] == ["report", "audit"]
     for job, tables, *rest in others:
         assert tables == "day"
-        assert "may be missing" not in done(job, day, *rest).output  # there is no mark of a gap
+        printed = done(job, day, *rest).output
+        assert "may be missing" not in printed  # there is no mark of a gap
     total = len(deliveries(spark, day))
     assert {path.parent.name for path in (day / "report").glob("*/_SUCCESS")} == {
         "capacity", "concurrency", "fanout", "fanout_distribution", "fanout_hourly", "gaps", "overview", "private_updates",
@@ -140,7 +141,10 @@ def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, da
     overview = spark.read.parquet(str(day / "report" / "overview")).first()
     assert overview is not None
     assert (overview.updates, overview.deliveries) == (1000, total)
-    assert spark.read.parquet(str(day / "audit")).count() > 0
+    audited = spark.read.parquet(str(day / "audit"))
+    people = audited.select("subject").distinct().count()
+    assert f"{audited.count()} sessions of {people} people could read the topic" in printed
+    assert max(map(len, printed.splitlines())) < 220
 
 
 def test_the_lines_for_other_readers_find_the_same_deliveries(
