@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "settings": Command("hub", "print the settings in force, check them, or print an example file"),
     "verify": Command("hub", "check a running hub from outside"),
     "explain": Command("hub", "say why an update did not arrive, or who got it"),
+    "top": Command("hub", "show how busy the hub is, and with what"),
     "connections": Command("hub", "print who is connected"),
     "kick": Command("hub", "end the streams of a user now"),
     "revoke": Command("hub", "refuse a user's tokens from now on, and end their streams"),

@@ -43,6 +43,7 @@ from hub.node.publish_window import PublishWindow
 from hub.node.remembered import Remembered
 from hub.node.shares import Shares
 from hub.node.shutdown import Shutdown
+from hub.node.watch import Watch
 from hub.node.withdrawal import Withdrawal
 from hub.publishing import Publishing
 from hub.subscribing import Subscribing
@@ -122,12 +123,13 @@ class Hub:
         remembered = Remembered(settings.remembered_connections, wall_clock)
         if settings.remembered_connections:
             self.observe(remembered)
+        self.watch = Watch(self.observer, audience, live, connections, clock=clock, wall_clock=wall_clock)
         fates = Fates(history, audience, connections, remembered, self.slices, base_url=settings.url)
         self.control = Control(
             settings,
             history,
             audience,
-            answers={"list": connections.answer, "explain": fates.answer},
+            answers={"list": connections.answer, "explain": fates.answer, "top": self.watch.answer},
             trusts=self.authorizer.trusts,
             wall_clock=wall_clock,
             random=random,
@@ -186,7 +188,7 @@ class Hub:
 
     def observe(self, observer: Observer) -> None:
         """Add an observer, before the hub runs."""
-        self.observer.all += (observer,)
+        self.observer.add(observer)
 
     async def publish(self, *updates: Update, grant: CompiledGrant | None = None) -> None:
         """Publish updates; see `Publishing.publish`.  The program needs no grant."""

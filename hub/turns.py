@@ -57,6 +57,7 @@ GROUPED_IDS: Final = 2**13  #         0.25 µs: put an id into a group
 GROUPS: Final = 2**9  #               2 µs: make the bitmap of a group
 ENDED_STREAMS: Final = 16  #          85 µs: end a stream
 ASKED_STREAMS: Final = 2_000  #       1 µs: ask if a command ends a stream
+WATCHED_STREAMS: Final = 500  #       4 µs: count a stream for its client
 CHECKED_TOPICS: Final = 64  #         up to 40 µs: check a topic; a very long one 200 µs
 TESTED_MATCHERS: Final = 1_000  #     up to 6 µs: test a topic against a matcher
 PARSED_BYTES: Final = 2**14  #        0.12 µs: parse a byte of a batch; 0.3 µs in short lines

@@ -68,7 +68,7 @@ PAGES: Final[dict[str, Source]] = {
     "how-to/revoke.md": _hub("Revoke"),
     "how-to/rotate.md": _hub("Rotate a secret"),
     "how-to/explain.md": _hub("Why did it not arrive?"),
-    "how-to/operate.md": _hub("Log", "Metrics"),
+    "how-to/operate.md": _hub("How busy is it?", "Log", "Metrics"),
     "how-to/embed.md": _hub("In your application", "Event log"),
     "how-to/selectors.md": _library(
         "Selectors", "Limits", "Memory", "An index of your own", "Fields of a message", "What may go wrong"

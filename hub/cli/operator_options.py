@@ -35,33 +35,54 @@ Issuer = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print an object of JSON.")]
 
 
+class NoAnswer(Exception):
+    """There is no hub, or it refuses; `status` is the exit status of a command."""
+
+    def __init__(self, reason: str, status: int = FAILED) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
 def ask(path: str, given: dict[str, Any], *, socket: str, config: Path | None, env_file: Path | None) -> dict[str, Any]:
     """Ask the hub on the socket, and return its answer.
 
     Ends the command with a sentence if the hub refuses, or if there is no hub.
     """
+    try:
+        return answer_of(path, given, socket_of(socket, config, env_file))
+    except NoAnswer as error:
+        fail(str(error), error.status)
+
+
+def socket_of(socket: str, config: Path | None, env_file: Path | None) -> str:
+    """Return the path of the socket of the hub; end the command if it has none."""
     if not socket:
         with settings_sources(config, env_file) as sources:
             socket = str(sources.values.get("operator_socket", SERVER_DEFAULTS["operator_socket"]))
         if not socket:
             fail("the setting operator_socket is empty, so the hub takes no commands here")
+    return socket
+
+
+def answer_of(path: str, given: dict[str, Any], socket: str) -> dict[str, Any]:
+    """Return the answer of the hub on a socket.  Raises NoAnswer."""
     body = {name: value for name, value in given.items() if value is not None}
     try:
         with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), timeout=SECONDS) as client:
             reply = client.post(f"http://hub{path}", json=body)
     except httpx2.ConnectError:
-        fail(f"{socket}: no hub takes commands there; --socket names another place", FAILED)
+        raise NoAnswer(f"{socket}: no hub takes commands there; --socket names another place") from None
     except httpx2.TimeoutException:
-        fail(f"{socket}: no answer within {SECONDS:.0f} seconds: the process there hangs", FAILED)
+        raise NoAnswer(f"{socket}: no answer within {SECONDS:.0f} seconds: the process there hangs") from None
     except httpx2.HTTPError as error:
-        fail(f"{socket}: {error}", FAILED)
+        raise NoAnswer(f"{socket}: {error}") from None
     try:
         answer: dict[str, Any] = reply.json()
     except ValueError:
-        fail(f"{socket}: this is not a hub", FAILED)
+        raise NoAnswer(f"{socket}: this is not a hub") from None
     if reply.status_code != httpx2.codes.OK:
         is_wrong = reply.status_code == httpx2.codes.BAD_REQUEST
-        fail(answer.get("detail") or answer["title"], CANNOT_BEGIN if is_wrong else FAILED)
+        raise NoAnswer(answer.get("detail") or answer["title"], CANNOT_BEGIN if is_wrong else FAILED)
     return answer
 
 

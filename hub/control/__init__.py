@@ -5,6 +5,8 @@
     lift      accept the tokens again
     call      nothing; a process answers when it has stored what it alone knows
     list      nothing; a process answers who is connected to it
+    explain   nothing; it answers why an update did not arrive, or who got it
+    top       nothing; it answers how busy it is
 
 A command is never an update.  The history keeps the commands in a list beside its log:
 

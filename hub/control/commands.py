@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
-Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "list", "explain"]
-Inquiry: TypeAlias = Literal["list", "explain"]
+Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "list", "explain", "top"]
+Inquiry: TypeAlias = Literal["list", "explain", "top"]
 """Those that end nothing, and that each process answers."""
 By: TypeAlias = Literal["subject", "subscriber", "token_id", "key_id"]
 

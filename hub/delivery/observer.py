@@ -100,6 +100,14 @@ class Observers(Observer):
     def __init__(self, *observers: Observer) -> None:
         self.all = observers
 
+    def add(self, observer: Observer) -> None:
+        """Pass events on to one more observer, from now on."""
+        self.all += (observer,)
+
+    def remove(self, observer: Observer) -> None:
+        """Pass no more events on to an observer."""
+        self.all = tuple(one for one in self.all if one is not observer)
+
     async def start(self) -> None:
         """Start all observers."""
         for observer in self.all:

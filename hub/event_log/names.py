@@ -1,13 +1,13 @@
 """Names: what the event log says of the person behind a connection.
 
     event_log_subject   subject                          token_id
-    hash                sha256:…, under the hub's key    the same
+    hash                blake2b:…, under the hub's key   the same
     plain               the subject itself               the token's `jti`
     none                null                             null
 
-A digest is an HMAC over the issuer and the name, so a user has the same one on all
-nodes with the same key.  Destroy the key, and the digests name no person any more.  It
-is in a file beside the log, unless a setting gives it.
+A digest is BLAKE2b with a key (RFC 7693) over the issuer and the name, so a user has
+the same one on all nodes with the same key.  Destroy the key, and the digests name no
+person any more.  It is in a file beside the log, unless a setting gives it.
 
 Belongs here: which names a line has.  Does not belong here: anything else of a
 connection (`sessions`).
@@ -15,9 +15,9 @@ connection (`sessions`).
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KEY_FILE: Final = "key"
 """The file with the key, in the directory of the log."""
-PREFIX: Final = "sha256:"
+PREFIX: Final = "blake2b:"
 """What a digest begins with."""
 _DIGEST_BYTES: Final = 16
 _KEY_BYTES: Final = 32
@@ -49,23 +49,22 @@ class Names:
     def of(self, subscriber: Subscriber) -> dict[str, Any]:
         """Return `issuer`, `subject`, `token_id` and `address`; each may be None."""
         identity = subscriber.grant.identity
-        names: dict[str, Any] = {
-            "issuer": None if self._mode == "none" else identity.issuer,
-            "subject": self._shown("subject", identity.issuer, identity.subject),
-            "token_id": self._shown("token", identity.issuer, identity.token_id),
-        }
-        return names | {"address": subscriber.address or None if self._with_addresses else None}
-
-    def _shown(self, kind: Kind, issuer: str, name: str | None) -> str | None:
-        if name is None or self._mode == "none":
-            return None
-        return name if self._mode == "plain" else digest(self._key, kind, issuer, name)
+        issuer, subject, token_id = identity.issuer, identity.subject, identity.token_id
+        if self._mode == "none":
+            issuer = subject = token_id = None  # type: ignore[assignment]
+        elif self._mode == "hash":
+            subject = None if subject is None else digest(self._key, "subject", issuer, subject)
+            token_id = None if token_id is None else digest(self._key, "token", issuer, token_id)
+        address = subscriber.address or None if self._with_addresses else None
+        return {"issuer": issuer, "subject": subject, "token_id": token_id, "address": address}
 
 
 def digest(key: bytes, kind: Kind, issuer: str, name: str) -> str:
     """Return the digest of a subject, or of the id of a token, of an issuer."""
-    message = "\0".join((kind, issuer, name)).encode("utf-8", "surrogatepass")
-    return PREFIX + hmac.digest(key, message, "sha256")[:_DIGEST_BYTES].hex()
+    message = f"{kind}\0{issuer}\0{name}".encode("utf-8", "surrogatepass")
+    if len(key) > blake2b.MAX_KEY_SIZE:
+        key = blake2b(key).digest()
+    return PREFIX + blake2b(message, key=key, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def read_key(directory: str) -> bytes:

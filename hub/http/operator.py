@@ -12,6 +12,7 @@
 
     POST /connections  {"after": "urn:uuid:…"}            who is connected
     POST /explain      {"update": "urn:uuid:…"}           why it did not arrive
+    POST /top          {}                                 how busy the hub is
 
     200  {"connections": [{"subscriber": …}], "next": "urn:uuid:…", "silent": []}
     200  {"sentence": "…", "update": {"topics": […]}, "subscribers": […], …}
@@ -46,6 +47,7 @@ from hub.control.commands import By
 from hub.errors import ConfigurationError, InvalidRequest, RequestError
 from hub.http import problems
 from hub.http.request import TOKENS, Request
+from hub.node.watch import merge
 from hub.protocol.requests import content_type, header_values
 from hub.server.http1 import HttpProtocol
 from hub.server.open_connections import CONNECTIONS, Connections
@@ -159,6 +161,7 @@ class Operator:
             "/revocations": self._revocations,
             "/connections": self._list,
             "/explain": self._explain,
+            "/top": self._top,
         }
 
     @asynccontextmanager
@@ -236,7 +239,8 @@ class Operator:
             given = None
         if not isinstance(given, dict):
             raise InvalidRequest('the body must be an object of JSON, as in {"subject": "42"}')
-        log.info("the operator gives a command", path=path, address=request.address or "the socket")
+        tell = log.debug if path == "/top" else log.info  # that one comes every second or two
+        tell("the operator gives a command", path=path, address=request.address or "the socket")
         return await self._answers[path](given)
 
     async def _command(self, action: Action, given: dict[str, Any]) -> dict[str, Any]:
@@ -269,6 +273,11 @@ class Operator:
             raise InvalidRequest("private must be true or false")
         _require_texts(given, _FIELDS | {"update", "stream", "token"})
         return (await self._hub.explaining.explain(topics, private=private, **given))._asdict()
+
+    async def _top(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return how busy the processes are."""
+        _require_texts(given, frozenset())
+        return merge(*await self._hub.control.ask("top", ""))._asdict()
 
 
 def _require_texts(given: dict[str, Any], allowed: frozenset[str]) -> None:

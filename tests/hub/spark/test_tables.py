@@ -495,7 +495,7 @@ def test_a_write_of_sessions_that_fails_loses_none(log: Log, monkeypatch: pytest
 
 def test_a_session_has_the_names_that_its_log_has(log: Log) -> None:
     """A log of an earlier version has none, and its rows have nulls."""
-    names = {"issuer": "https://issuer.example", "subject": "sha256:ab", "token_id": None, "address": "192.0.2.1"}
+    names = {"issuer": "https://issuer.example", "subject": "blake2b:ab", "token_id": None, "address": "192.0.2.1"}
     log.add("sessions", connect(1, **names), connect(2), disconnect(1, reason="kicked"), disconnect(2))
     log.run()
     found = log.table("sessions", SESSIONS).select("number", *names, "ended_because").orderBy("number").collect()
