@@ -123,7 +123,7 @@ class Hub:
         remembered = Remembered(settings.remembered_connections, wall_clock)
         if settings.remembered_connections:
             self.observe(remembered)
-        self.watch = Watch(self.observer, audience, live, connections, clock=clock, wall_clock=wall_clock)
+        self.watch = Watch(self.observer, audience, live, history.node, clock=clock, wall_clock=wall_clock)
         fates = Fates(history, audience, connections, remembered, self.slices, base_url=settings.url)
         self.control = Control(
             settings,

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hub.cli.app import FAILED, app, fail, warn
+from hub.cli.app import FAILED, app, fail
 from hub.cli.operator_options import NoAnswer, Socket, answer_of, socket_of
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import escaped, example
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 ENOUGH: Final = 2
-"""Seconds that an answer must be the mean of, if it is the only one."""
+"""Seconds that an answer should be the mean of, if it is the only one."""
+ATTEMPTS: Final = 10
+"""Questions until such an answer, at most."""
 HEAD: Final = 3
 """Lines above the tables."""
 REFUSALS: Final = 4
@@ -40,7 +42,7 @@ main = app(epilog=example("skipfilter top", "skipfilter top --once", "skipfilter
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print once, after two seconds, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print an object of JSON in each line.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=1, max=3600)] = 2.0,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=1, max=10)] = 2.0,
     socket: Socket = "",
     config: Config = None,
     env_file: EnvFile = None,
@@ -53,7 +55,10 @@ def top(
     """
     path = socket_of(socket, config, env_file)
     if once or not (as_json or sys.stdout.isatty()):
-        _print(_first(path), as_json=as_json)
+        answer = _first(path)
+        _print(answer, as_json=as_json)
+        if answer["silent"]:
+            fail(f"{', '.join(answer['silent'])}: no answer, so their numbers are missing", FAILED)
         return
     try:
         if as_json:
@@ -74,8 +79,11 @@ def _asked(path: str) -> Answer:
 
 
 def _first(path: str) -> Answer:
-    """Return an answer about enough seconds."""
-    while (answer := _asked(path))["seconds"] < ENOUGH:
+    """Return an answer about enough seconds, or of a hub that does not count at all."""
+    for _ in range(ATTEMPTS):
+        answer = _asked(path)
+        if answer["seconds"] >= ENOUGH or not answer["processes"]:
+            break
         time.sleep(0.5)
     return answer
 
@@ -86,9 +94,6 @@ def _print(answer: Answer, *, as_json: bool) -> None:
     else:
         console = Console(highlight=False)
         console.print(screen(answer, console.width, None))
-        if answer["silent"]:
-            warn(f"{', '.join(answer['silent'])}: no answer, so their numbers are missing")
-            raise typer.Exit(FAILED)
 
 
 def _watch(path: str, interval: float) -> None:
@@ -143,7 +148,8 @@ def screen(answer: Answer, width: int, height: int | None, trouble: str = "") ->
         _table(
             slowest,
             {
-                "slowest stream": lambda row: f"{_client(row)}  {row['subscriber']}",
+                "slowest stream": lambda row: row["subscriber"],
+                "client": _client,
                 "state": lambda row: row["state"],
                 "behind": lambda row: f"{row['behind'] or 0:,}",
             },
@@ -202,10 +208,11 @@ def _most_of_both(clients: Sequence[Row], room: int) -> list[Row]:
 
 
 def _table(rows: Sequence[Row], columns: dict[str, Callable[[Row], str]]) -> Table:
-    """Return a table whose first column takes the width that is left."""
+    """Return a table; a topic or client takes the width that is left."""
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold")
-    for n, name in enumerate(columns):
-        table.add_column(name, ratio=1 if n == 0 else None, justify="right" if n else "left", no_wrap=True)
+    for name in columns:
+        is_wide, is_text = name in ("topic", "client"), name in ("topic", "client", "slowest stream", "state")
+        table.add_column(name, ratio=1 if is_wide else None, justify="left" if is_text else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(escaped(value(row)), overflow="ellipsis") for value in columns.values()))
     return table

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
-Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "list", "explain", "top"]
 Inquiry: TypeAlias = Literal["list", "explain", "top"]
-"""Those that end nothing, and that each process answers."""
+"""Commands that end nothing, and that each process answers."""
+Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "unknown", Inquiry]
+"""What a command does.  An `unknown` one is an inquiry of a later version, which this
+one does not answer."""
 By: TypeAlias = Literal["subject", "subscriber", "token_id", "key_id"]
 
 MAX_TEXT: Final = 1_024
@@ -39,6 +41,8 @@ RESERVED: Final = frozenset([CLASSIC, APPLICATION, ANONYMOUS])
 """The names that no issuer may have."""
 
 _TOKEN: Final = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]*")
+_ASKS: Final = "?"
+"""What the action of an inquiry begins with, in the text of a command."""
 _REVOCABLE: Final[frozenset[By]] = frozenset(["subject", "token_id"])
 
 
@@ -124,7 +128,7 @@ class Command:
 
     action: Action
     target: Target | None
-    """None for a `call`, and for a question about all."""
+    """None for a `call`, and for an inquiry about all."""
     before: float = 0.0
     """A subject's tokens are revoked if they were issued by then, in seconds since the
     epoch."""
@@ -145,7 +149,7 @@ class Command:
             raise TypeError(f"{self!r:.200} has a value of a wrong type")
         if self.action not in get_args(Action) or by not in get_args(By):
             raise InvalidRequest(f"{shown(self.action)} by {shown(by)} is no command")
-        if self.target is None and self.action not in ("call", *get_args(Inquiry)):
+        if self.target is None and self.action not in ("call", "unknown", *get_args(Inquiry)):
             raise InvalidRequest(f"a {self.action} needs a target")
         if len(self.question) > MAX_QUESTION:
             raise InvalidRequest(f"a question has {len(self.question)} characters; the limit is {MAX_QUESTION}")
@@ -166,13 +170,21 @@ class Command:
         """Return the command that `to_json` wrote.  Raises ValueError for any other."""
         try:
             action, target, before, until, question = json.loads(text)
+            if isinstance(action, str) and action.startswith(_ASKS):
+                action = action[len(_ASKS) :]
+                if action not in get_args(Inquiry):
+                    return cls("unknown", None)
             return cls(action, None if target is None else Target(*target), before, until, question)
         except (TypeError, InvalidRequest) as error:
             raise ValueError(f"this is no command: {error}") from None
 
     def to_json(self) -> str:
-        """Return the command as a JSON array."""
-        return json.dumps([self.action, self.target, self.before, self.until, self.question], ensure_ascii=False)
+        """Return the command as a JSON array.
+
+        It shows that an inquiry is one, also to versions that do not know it.
+        """
+        action = f"{_ASKS}{self.action}" if self.action in get_args(Inquiry) else self.action
+        return json.dumps([action, self.target, self.before, self.until, self.question], ensure_ascii=False)
 
     def ends(self, subscriber: str, identity: Identity) -> bool:
         """Return whether the command ends a stream with this id and identity.

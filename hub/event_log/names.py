@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -62,17 +61,10 @@ class Names:
 
 def digest(key: bytes, kind: Kind, issuer: str, name: str) -> str:
     """Return the digest of a subject, or of the id of a token, of an issuer."""
-    hashed = _keyed(key).copy()
-    hashed.update(f"{kind}\0{issuer}\0{name}".encode("utf-8", "surrogatepass"))
-    return PREFIX + hashed.hexdigest()
-
-
-@lru_cache(1)
-def _keyed(key: bytes) -> blake2b:
-    """Return a hash that has taken the key, which is half of the work."""
+    message = f"{kind}\0{issuer}\0{name}".encode("utf-8", "surrogatepass")
     if len(key) > blake2b.MAX_KEY_SIZE:
         key = blake2b(key).digest()
-    return blake2b(key=key, digest_size=_DIGEST_BYTES)
+    return PREFIX + blake2b(message, key=key, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def read_key(directory: str) -> bytes:

@@ -77,6 +77,8 @@ MOST_CONNECTIONS: Final = 100
 MOST_FAILURES: Final = 10
 """Wrong keys of one address in FAILURE_SECONDS before it is refused without a look."""
 FAILURE_SECONDS: Final = 60.0
+TOP_SECONDS: Final = 1.0
+"""Seconds for which all who look at `/top` get the same answer."""
 _MOST_ADDRESSES: Final = 1_000
 _BACKLOG: Final = 128
 JSON: Final = "application/json"
@@ -154,6 +156,8 @@ class Operator:
         """The operator's key; it changes when the keys are read again."""
         self._hub = hub
         self._failures: TTLCache[str, int] = TTLCache(_MOST_ADDRESSES, FAILURE_SECONDS, timer=hub.delivery.clock)
+        self._looking = asyncio.Lock()
+        self._top_of: TTLCache[str, dict[str, Any]] = TTLCache(1, TOP_SECONDS, timer=hub.delivery.clock)
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
             "/kick": partial(self._command, "kick"),
             "/revoke": partial(self._command, "revoke"),
@@ -277,7 +281,10 @@ class Operator:
     async def _top(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return how busy the processes are."""
         _require_texts(given, frozenset())
-        return merge(*await self._hub.control.ask("top", ""))._asdict()
+        async with self._looking:  # many that look ask once
+            if (found := self._top_of.get("")) is None:
+                found = self._top_of[""] = merge(*await self._hub.control.ask("top", ""))._asdict()
+            return found
 
 
 def _require_texts(given: dict[str, Any], allowed: frozenset[str]) -> None:

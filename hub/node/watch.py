@@ -6,7 +6,7 @@
 
 Counts are kept by the second.  The audience says who gets a topic now, so a delivery
 costs nothing here.  All is bounded: the seconds, the topics of each, the receivers that
-are walked for an answer, and its rows.
+are walked for an answer, and its rows.  All who ask in one second get one answer.
 
 Belongs here: what one process sees.  Does not belong here: numbers for a monitoring
 system (`hub.metrics`), and how an answer is shown.
@@ -17,10 +17,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from pyroaring import BitMap64
+from pyroaring import BitMap64, FrozenBitMap64
 
 from hub import turns
 from hub.delivery.observer import Observer
@@ -35,25 +37,29 @@ if TYPE_CHECKING:
     from hub.delivery.observer import Observers, Sent
     from hub.delivery.seat import Seat
     from hub.history.base import Entry
-    from hub.node.connections import Connections
 
 SECONDS: Final = 10
 """Whole seconds that an answer is about, at most."""
 KEPT_SECONDS: Final = 15.0
 """Seconds without a question after which nothing is counted any more."""
 MAX_KINDS: Final = 1_000
-"""Sets of topics that are noted of each second: the first ones."""
-MAX_VISITS: Final = 200_000
-"""Receivers that are walked for the bytes of clients, those with most bytes first."""
-TOPICS, CLIENTS, SLOWEST = 50, 50, 20
-"""Rows of an answer, at most; clients twice: by their streams, and by their bytes."""
+"""Sets of topics whose counts are kept for each second."""
+MAX_VISITS: Final = 1_000_000
+"""Receivers that are walked for the bytes of clients, the topics with most bytes
+first."""
+ROWS: Final = 50
+"""Rows of each kind in an answer of the hub, at most."""
+ROWS_OF_PROCESS: Final = 100
+"""The same in an answer of one process."""
+LONGEST: Final = 200
+"""Characters of a text in an answer, at most; see `_cut`."""
 DIGITS: Final = 3
 """Decimal places of a rate."""
-LONGEST: Final = 200
-"""Characters of a topic in an answer, at most."""
 
-_Kind = tuple[tuple[str, ...], bool]  # the topics of updates, and whether they are private
-_Client = tuple[str, "str | None", str]  # the issuer and subject of a token or, without a subject, an address
+_Kind: TypeAlias = "tuple[tuple[str, ...], bool]"
+"""The topics of updates, and whether they are private."""
+_Client: TypeAlias = "tuple[str, str | None, str]"
+"""The issuer and subject of a token or, without a subject, an address."""
 
 
 @dataclass(slots=True)
@@ -66,13 +72,28 @@ class _Second:
     deliveries: int = 0
     size: int = 0
     """The bytes of these."""
-    pages: int = 0
     delay: float = 0.0
-    """The sum of the delays of all pages, in seconds."""
+    """The sum of the delays of all updates, in seconds."""
     worst_delay: float = 0.0
     refusals: Counter[str] = field(default_factory=Counter)
     kinds: dict[_Kind, list[int]] = field(default_factory=dict)
     """The number of updates of a kind, and the bytes of their frames."""
+
+    def note(self, kind: _Kind, size: int) -> None:
+        """Count an update of a kind.
+
+        If too many kinds are counted, each loses one update, and so the frequent ones
+        stay.  A count is then too low by up to a thousandth of all updates of the
+        second.  Source: Misra and Gries, Finding repeated elements, 1982.
+        """
+        kinds = self.kinds
+        if (noted := kinds.get(kind)) is not None:
+            noted[0] += 1
+            noted[1] += size
+        elif len(kinds) < MAX_KINDS:
+            kinds[kind] = [1, size]
+        else:
+            self.kinds = {kind: [count - 1, size - size // count] for kind, (count, size) in kinds.items() if count > 1}
 
 
 class _Reached(NamedTuple):
@@ -95,7 +116,7 @@ class Top(NamedTuple):
     """How busy a hub is: all numbers of events are those of a second."""
 
     seconds: int
-    """How many seconds they are the mean of; 0 if nobody has looked before."""
+    """How many seconds they are the mean of, at most; 0 if nobody has looked before."""
     processes: int
     streams: int
     live: int
@@ -104,25 +125,28 @@ class Top(NamedTuple):
     deliveries: float
     bytes: float
     delay: float
-    """The time until an update was written to all live streams: the mean in seconds, of
-    the process where it is longest."""
+    """The seconds until an update was written to all live streams: the mean of all
+    updates, at the process where it is longest."""
     worst_delay: float
+    """The longest one."""
     refusals: Mapping[str, float]
     topics: Sequence[Mapping[str, Any]]
     """Those with most deliveries: `topic`, `updates`, the `streams` that get it now,
-    `deliveries` and `bytes`."""
+    `deliveries` and `bytes`.  An update on several topics counts for the first."""
     clients: Sequence[Mapping[str, Any]]
     """Those with most streams, and with most bytes: `issuer`, `subject`, `address`,
     `streams`, `bytes`, and how many entries of the history one is `behind` at most.  A
-    client is a subject or, without one, an address."""
+    client is a subject or, without one, an address.  `bytes` are those of what was
+    published for it, even if they still wait to be sent."""
     slowest: Sequence[Mapping[str, Any]]
-    """The streams that are furthest behind, as `skipfilter connections` shows them."""
+    """The streams that are furthest behind: `subscriber`, `process`, `issuer`,
+    `subject`, `address`, `state` and `behind`."""
     silent: Sequence[str]
     """The names of the processes that have not answered."""
 
 
 class Watch(Observer):
-    """The watch of one node.
+    """The watch of one node, whose name is `node`.
 
     `clock` returns monotonic seconds, and `wall_clock` seconds since the epoch.
     """
@@ -132,7 +156,7 @@ class Watch(Observer):
         observers: Observers,
         audience: Audience,
         live: Live,
-        connections: Connections,
+        node: str,
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -140,34 +164,27 @@ class Watch(Observer):
         self._observers = observers
         self._audience = audience
         self._live = live
-        self._connections = connections
+        self._node = node
         self._clock = clock
         self._wall_clock = wall_clock
         self._seconds: deque[_Second] = deque(maxlen=SECONDS + 1)  # the last one is not over
         self._first = 0  # the first whole second
         self._end: asyncio.TimerHandle | None = None  # None while nobody looks
+        self._answer: tuple[int, asyncio.Task[dict[str, Any]]] | None = None  # the last one, and its second
+        self._is_closed = False
 
     # -- counts
 
     async def dispatched(self, entries: list[Entry], sent: Sent) -> None:
         """Count a page, and note its topics."""
-        second = self._now()
+        second, now = self._now(), self._wall_clock()
         second.updates += len(entries)
         second.deliveries += sent.updates
         second.size += sent.size
-        delay = max(0.0, self._wall_clock() - entries[0].time / 1_000)
-        second.pages += 1
-        second.delay += delay
-        second.worst_delay = max(second.worst_delay, delay)
-        kinds = second.kinds
+        second.delay += max(0.0, now * len(entries) - sum(entry.time for entry in entries) / 1_000)
+        second.worst_delay = max(second.worst_delay, now - entries[0].time / 1_000)
         for entry in entries:
-            kind = entry.update.topics, entry.update.private
-            if (noted := kinds.get(kind)) is None:
-                if len(kinds) == MAX_KINDS:
-                    continue
-                noted = kinds[kind] = [0, 0]
-            noted[0] += 1
-            noted[1] += len(entry.frame)
+            second.note((entry.update.topics, entry.update.private), len(entry.frame))
 
     def sent(self, updates: int, size: int) -> None:
         """Count deliveries from the history."""
@@ -190,6 +207,8 @@ class Watch(Observer):
 
     def _look(self) -> None:
         """Count from now on, until nobody has asked for a while."""
+        if self._is_closed:
+            return
         if self._end is None:
             self._observers.add(self)
             self._first = int(self._clock()) + 1
@@ -198,48 +217,65 @@ class Watch(Observer):
         self._end = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._stop)
 
     def _stop(self) -> None:
-        self._end = None
-        self._observers.remove(self)
-        self._seconds.clear()
-
-    async def aclose(self) -> None:
-        """Stop counting."""
         if self._end is not None:
             self._end.cancel()
-            self._stop()
+            self._end = None
+            self._observers.remove(self)
+        self._seconds.clear()
+        if self._answer is not None:
+            self._answer[1].cancel()
+            self._answer = None
+
+    async def aclose(self) -> None:
+        """Stop counting, for good."""
+        self._is_closed = True
+        self._stop()
 
     # -- answers
 
     async def answer(self, target: Target | None, question: str) -> dict[str, Any]:
-        """Return what happens here, as an object for JSON; `merge` says what it has."""
+        """Return what happens here, as an object for JSON; `merge` says what it has.
+
+        Whoever asks in the same second, or before an answer is ready, gets the same.
+        """
         self._look()
         now = int(self._clock())
+        if self._answer is None or (self._answer[0] != now and self._answer[1].done()):
+            self._answer = now, asyncio.create_task(self._found(now))
+        return await asyncio.shield(self._answer[1])
+
+    async def _found(self, now: int) -> dict[str, Any]:
         over = [one for one in self._seconds if now - SECONDS <= one.at < now and one.at >= self._first]
         length = min(SECONDS, max(0, now - self._first))
+        updates = sum(one.updates for one in over)
         refusals = sum((one.refusals for one in over), Counter[str]())
-        pages = sum(one.pages for one in over)
-        seats = [
-            seat
-            async for some in turns.in_turns(self._audience, turns.ASKED_STREAMS)
-            for seat in some
-            if isinstance(seat.holder, Stream)
-        ]
-        topics, sizes = await self._topics(over, BitMap64(seat.id for seat in seats), length)
+        seats, ids = await self._seats()
+        topics, sizes = await self._topics(over, ids, length)
         clients, slowest = await self._streams(seats, sizes, length)
         return {
             "seconds": length,
             "streams": len(seats),
             "live": len(self._live),
-            "updates": _mean(sum(one.updates for one in over), length),
+            "updates": _mean(updates, length),
             "deliveries": _mean(sum(one.deliveries for one in over), length),
             "bytes": _mean(sum(one.size for one in over), length),
-            "delay": round(sum(one.delay for one in over) / pages, 6) if pages else 0.0,
+            "delay": round(sum(one.delay for one in over) / updates, 6) if updates else 0.0,
             "worst_delay": round(max((one.worst_delay for one in over), default=0.0), 6),
             "refusals": {reason: _mean(count, length) for reason, count in refusals.items()},
             "topics": topics,
             "clients": clients,
             "slowest": slowest,
         }
+
+    async def _seats(self) -> tuple[list[Seat], BitMap64]:
+        """Return the seats of all streams, and their ids."""
+        seats: list[Seat] = []
+        ids = BitMap64()
+        async for some in turns.in_turns(self._audience, turns.ASKED_STREAMS):
+            streams = [seat for seat in some if isinstance(seat.holder, Stream)]
+            seats += streams
+            ids.update([seat.id for seat in streams])
+        return seats, ids
 
     async def _topics(
         self, over: Iterable[_Second], ids: BitMap64, length: int
@@ -252,6 +288,7 @@ class Watch(Observer):
                 noted = kinds.setdefault(kind, [0, 0])
                 noted[0] += count
                 noted[1] += size
+            await turns.other_tasks()
         pace = turns.Portion(turns.FOUND_TOPICS)
         most = nlargest(MAX_KINDS, kinds.items(), key=lambda item: item[1][0])
         reached = [
@@ -260,29 +297,20 @@ class Watch(Observer):
         # 2. A row for each canonical topic.
         rows: dict[str, dict[str, Any]] = {}
         for one in reached:
-            new = {"topic": one.topic[:LONGEST], "updates": 0, "streams": 0, "deliveries": 0, "bytes": 0}
+            new = {"topic": _cut(one.topic), "updates": 0, "streams": 0, "deliveries": 0, "bytes": 0}
             row = rows.setdefault(one.topic, new)
             row["updates"] += one.updates
             row["streams"] = max(row["streams"], len(one.receivers))
             row["deliveries"] += one.updates * len(one.receivers)
             row["bytes"] += one.sent
-        # 3. The bytes of each receiver.
-        sizes: dict[int, int] = {}
-        left = MAX_VISITS
-        for one in sorted(reached, key=lambda one: one.sent, reverse=True):
-            if len(one.receivers) > left:
-                continue
-            left -= len(one.receivers)
-            async for some in turns.in_turns(one.receivers, turns.GROUPED_IDS):
-                for id in some:
-                    sizes[id] = sizes.get(id, 0) + one.size
-        most_delivered = nlargest(TOPICS, rows.values(), key=_deliveries)
-        return [_per_second(row, length, "updates", "deliveries", "bytes") for row in most_delivered], sizes
+        largest = nlargest(ROWS_OF_PROCESS, rows.values(), key=_deliveries)
+        return [_per_second(row, length, "updates", "deliveries", "bytes") for row in largest], await _sizes(reached)
 
     async def _streams(
         self, seats: Sequence[Seat], sizes: Mapping[int, int], length: int
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the clients with most streams and bytes, and the slowest streams."""
+        # 1. A count for each client, and the slowest streams.
         clients: dict[_Client, list[int]] = {}
         slow: list[tuple[int, Seat]] = []
         async for some in turns.in_turns(seats, turns.WATCHED_STREAMS):
@@ -299,11 +327,52 @@ class Watch(Observer):
                     behind = self._live.position - max(0, stream.position)
                     counts[2] = max(counts[2], behind)
                     slow.append((behind, seat))
+            slow = nlargest(ROWS_OF_PROCESS, slow, key=_first)
+        # 2. The largest clients.
+        by_streams: list[tuple[_Client, list[int]]] = []
+        by_bytes: list[tuple[_Client, list[int]]] = []
+        async for each in turns.in_turns(clients.items(), turns.WATCHED_STREAMS):
+            by_streams = nlargest(ROWS_OF_PROCESS, chain(by_streams, each), key=lambda item: item[1])
+            by_bytes = nlargest(ROWS_OF_PROCESS, chain(by_bytes, each), key=lambda item: item[1][1])
         names = "issuer", "subject", "address", "streams", "bytes", "behind"
-        rows = [dict(zip(names, (*client, *counts), strict=True)) for client, counts in clients.items()]
-        slowest = nlargest(SLOWEST, slow, key=lambda one: one[0])
-        largest = [_per_second(row, length, "bytes") for row in _largest(rows)]
-        return largest, [self._connections.row(seat) for _, seat in slowest if seat.holder is not None]
+        rows = [
+            dict(zip(names, (_cut(client[0]), client[1] and _cut(client[1]), client[2], *counts), strict=True))
+            for client, counts in dict(chain(by_streams, by_bytes)).items()
+        ]
+        return [_per_second(row, length, "bytes") for row in rows], [self._slow(*one) for one in slow]
+
+    def _slow(self, behind: int, seat: Seat) -> dict[str, Any]:
+        """Return the row of a slow stream."""
+        stream, subscriber = seat.holder, seat.subscriber
+        identity = subscriber.grant.identity
+        return {
+            "subscriber": subscriber.id,
+            "process": self._node,
+            "issuer": _cut(identity.issuer),
+            "subject": identity.subject and _cut(identity.subject),
+            "address": subscriber.address,
+            "state": str(stream.state) if isinstance(stream, Stream) else "closed",
+            "behind": behind,
+        }
+
+
+async def _sizes(reached: Iterable[_Reached]) -> dict[int, int]:
+    """Return how many bytes are for each seat, by its id."""
+    # Topics with the same receivers are walked once.
+    together: dict[FrozenBitMap64, int] = {}
+    for one in reached:
+        same = FrozenBitMap64(one.receivers)
+        together[same] = together.get(same, 0) + one.size
+    sizes: dict[int, int] = {}
+    left = MAX_VISITS
+    for receivers, size in sorted(together.items(), key=lambda item: item[1] * len(item[0]), reverse=True):
+        if len(receivers) > left and sizes:
+            continue
+        left -= len(receivers)
+        async for some in turns.in_turns(receivers, turns.GROUPED_IDS):
+            for id in some:
+                sizes[id] = sizes.get(id, 0) + size
+    return sizes
 
 
 def merge(answers: Sequence[Mapping[str, Any]], silent: Sequence[str]) -> Top:
@@ -323,8 +392,10 @@ def merge(answers: Sequence[Mapping[str, Any]], silent: Sequence[str]) -> Top:
     for answer in answers:
         for reason, rate in answer["refusals"].items():
             refusals[reason] = round(refusals.get(reason, 0.0) + rate, DIGITS)
+    clients = _united(answers, "clients", ["issuer", "subject", "address"], ["behind"])
+    most = [nlargest(ROWS, clients, key=lambda row: (row[name], row["streams"])) for name in ("streams", "bytes")]
     return Top(
-        seconds=min((answer["seconds"] for answer in answers), default=0),
+        seconds=largest("seconds"),
         processes=len(answers),
         streams=total("streams"),
         live=total("live"),
@@ -334,11 +405,9 @@ def merge(answers: Sequence[Mapping[str, Any]], silent: Sequence[str]) -> Top:
         delay=largest("delay"),
         worst_delay=largest("worst_delay"),
         refusals=dict(sorted(refusals.items(), key=lambda item: item[1], reverse=True)),
-        topics=nlargest(TOPICS, _united(answers, "topics", ["topic"], ["updates"]), key=_deliveries),
-        clients=_largest(_united(answers, "clients", ["issuer", "subject", "address"], ["behind"])),
-        slowest=nlargest(
-            SLOWEST, (row for answer in answers for row in answer["slowest"]), key=lambda row: row["behind"] or 0
-        ),
+        topics=nlargest(ROWS, _united(answers, "topics", ["topic"], ["updates"]), key=_deliveries),
+        clients=list({id(row): row for row in chain(*most)}.values()),
+        slowest=nlargest(ROWS, chain(*(answer["slowest"] for answer in answers)), key=lambda row: int(row["behind"])),
         silent=silent,
     )
 
@@ -363,16 +432,12 @@ def _united(
     return list(rows.values())
 
 
-def _largest(clients: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the clients with most streams, and then those with most bytes."""
-    found: dict[int, dict[str, Any]] = {}
-    for name in ("streams", "bytes"):
-        found |= {id(row): row for row in nlargest(CLIENTS, clients, key=lambda row: (row[name], row["streams"]))}
-    return list(found.values())
-
-
 def _deliveries(row: Mapping[str, Any]) -> tuple[float, float]:
     return row["deliveries"], row["updates"]
+
+
+def _first(pair: tuple[int, Seat]) -> int:
+    return pair[0]
 
 
 def _per_second(row: dict[str, Any], seconds: int, *names: str) -> dict[str, Any]:
@@ -381,3 +446,12 @@ def _per_second(row: dict[str, Any], seconds: int, *names: str) -> dict[str, Any
 
 def _mean(count: float, seconds: int) -> float:
     return round(count / seconds, DIGITS) if seconds else 0.0
+
+
+def _cut(text: str) -> str:
+    """Return a text, or its beginning with a digest if it is long, so that it stays
+    different from others.
+    """
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}… {blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"

@@ -72,8 +72,8 @@ def test_a_screen_says_how_busy_the_hub_is() -> None:
     assert lines[5].split()[1:] == ["1.0", "0", "10.0"]
     assert lines[8].split() == ["client", "streams", "bytes/s", "behind"]
     assert lines[9].split() == ["user", "0", "(classic)", "2", "0", "bytes", "0"]
-    assert lines[12].split() == ["slowest", "stream", "state", "behind"]
-    assert lines[13].split() == ["192.0.2.1", "urn:uuid:0", "behind", "5,000"]
+    assert lines[12].split() == ["slowest", "stream", "client", "state", "behind"]
+    assert lines[13].split() == ["urn:uuid:0", "192.0.2.1", "behind", "5,000"]
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (20, 9), (200, 60), (80, 3)])
@@ -134,10 +134,9 @@ async def test_the_command_shows_a_real_hub(start_hub: type[HubProcess], tmp_pat
         # One process does not answer.
         suspend(hub.workers[0], tmp_path / "log.db")
         try:
-            for _ in range(6):
-                told = await asyncio.to_thread(run, "top", "--once", "--socket", str(place))
-                if told.returncode:
-                    break
+            async with asyncio.timeout(HANG):
+                while not told.returncode:  # for a second, all who look get the last answer
+                    told = await asyncio.to_thread(run, "top", "--once", "--socket", str(place))
             assert told.returncode == 1
             assert "no answer, so their numbers are missing" in told.stderr
         finally:
@@ -169,6 +168,24 @@ def watch_and_stop(place: Path) -> None:
         os.close(ours)
     assert b"\x1b[?1049h" in seen  # a screen of its own, ...
     assert b"\x1b[?1049l" in seen  # ... which it leaves
+
+
+def test_a_hub_that_does_not_answer_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def asks(path: str, given: dict[str, Any], socket: str) -> dict[str, Any]:
+        asked.append(path)
+        return answer(seconds=0, processes=processes, silent=["x"])
+
+    monkeypatch.setattr(top, "answer_of", asks)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    for processes, times in ((0, 1), (1, top.ATTEMPTS)):  # noqa: B007
+        asked.clear()
+        for options in ([], ["--json"]):
+            told = run("top", "--once", *options, "--socket", "none")
+            assert told.returncode == 1
+            assert told.stderr == "skipfilter: x: no answer, so their numbers are missing\n"
+        assert len(asked) == 2 * times
 
 
 @pytest.mark.processes

@@ -127,6 +127,16 @@ def test_the_text_of_a_command_is_read_as_it_was_written(
     assert Command.from_json(command.to_json().encode()) == command
 
 
+def test_an_inquiry_of_a_later_version_is_no_command_that_was_missed() -> None:
+    known, later = Command("top", None), '["?dream",null,0.0,null,"of sheep"]'
+    assert known.to_json().startswith('["?top"')
+    assert Command.from_json(known.to_json()) == known
+    news = News.read(7, [(5, ""), (6, later), (7, known.to_json())])
+    assert news.is_whole
+    assert [command.action for _, command in news.commands] == ["unknown", "top"]
+    assert not News.read(6, [(5, ""), (6, later.replace("?", ""))]).is_whole  # it may end streams
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -177,11 +177,16 @@ async def test_the_slowest_streams_are_those_furthest_behind() -> None:
             await here.settle()
         found = await top(here.hub)
         assert (found.streams, found.live) == (2, 1)
-        [row] = found.slowest
-        assert (row["subscriber"], row["state"], row["behind"]) == (slow.subscriber.id, "behind", 4)
+        assert list(found.slowest) == [
+            {
+                "subscriber": slow.subscriber.id, "process": here.hub.history.node, "issuer": "anonymous",
+                "subject": None, "address": "192.0.2.1", "state": "behind", "behind": 4,
+            }
+        ]  # fmt: skip
         assert {row["address"]: row["behind"] for row in found.clients} == {"192.0.2.1": 4, "192.0.2.2": 0}
         slow.unblock()
         await here.caught_up()
+        here.now += 1
         assert (await top(here.hub)).slowest == []
         assert quick.ids == slow.ids
 
@@ -189,31 +194,103 @@ async def test_the_slowest_streams_are_those_furthest_behind() -> None:
 async def test_topics_and_receivers_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "MAX_KINDS", 3)
     monkeypatch.setattr(watch, "MAX_VISITS", 4)
-    monkeypatch.setattr(watch, "TOPICS", 2)
-    monkeypatch.setattr(watch, "CLIENTS", 1)
-    monkeypatch.setattr(watch, "LONGEST", 3)
+    monkeypatch.setattr(watch, "ROWS", 2)
+    monkeypatch.setattr(watch, "ROWS_OF_PROCESS", 1)
     async with world(plain()) as here:
         for number, pattern in enumerate(["long-1", "long-1", "long-1", "b", "b"]):
             await here.connect(pattern, address=f"192.0.2.{number}")
         await here.caught_up()
         await top(here.hub)
         here.now += 1
-        for topic in ("long-1", "long-1", "b", "c", "d"):
+        for topic in ("long-1", "long-1", "long-1", "b", "b", "c", "d"):
             await here.publish(topic)
             await here.caught_up()
-        assert len(here.hub.watch._seconds[-1].kinds) == 3
+        # The fourth kind has taken one update from each of the others.
+        assert [(*topics, count) for (topics, _), (count, _) in here.hub.watch._seconds[-1].kinds.items()] == [
+            ("long-1", 2),
+            ("b", 1),
+        ]
         here.now += 1
         found = await top(here.hub)
-        assert (found.seconds, found.updates) == (1, 5.0)
-        assert [(row["topic"], row["deliveries"]) for row in found.topics] == [("lon", 6.0), ("b", 2.0)]
+        assert (found.seconds, found.updates) == (1, 7.0)
+        assert [(row["topic"], row["deliveries"]) for row in found.topics] == [("long-1", 6.0)]
         assert len(found.clients) == 1
         # The three receivers of the first topic are walked, and two more would be too many.
-        monkeypatch.setattr(watch, "CLIENTS", 5)
+        monkeypatch.setattr(watch, "ROWS", 5)
+        monkeypatch.setattr(watch, "ROWS_OF_PROCESS", 5)
+        here.now += 1
         found = await top(here.hub)
         assert {row["address"][-1]: row["bytes"] > 0 for row in found.clients} == {
             **dict.fromkeys("012", True),
             **dict.fromkeys("34", False),
         }
+
+
+async def test_a_topic_for_more_receivers_than_are_walked_counts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MAX_VISITS", 1)
+    async with world(plain()) as here:
+        await here.connect("*", address="192.0.2.1")
+        await here.connect("*", address="192.0.2.2")
+        await here.caught_up()
+        await top(here.hub)
+        here.now += 1
+        for topic in ("a", "b"):  # the same receivers: they are walked once, for both
+            await here.publish(topic)
+            await here.caught_up()
+        here.now += 1
+        found = await top(here.hub)
+        assert found.bytes == sum(row["bytes"] for row in found.clients) > 0
+
+
+async def test_frequent_topics_are_found_among_many_others() -> None:
+    source = Random(1)
+    second = watch._Second(0)
+    topics = [*["hot"] * 500, *["warm"] * 100, *(f"cold {n}" for n in range(20_000))]
+    source.shuffle(topics)
+    for topic in topics:
+        second.note(((topic,), False), 10)
+        assert len(second.kinds) <= watch.MAX_KINDS
+    lost = len(topics) / watch.MAX_KINDS
+    for topic, times in (("hot", 500), ("warm", 100)):
+        count, size = second.kinds[(topic,), False]
+        assert times - lost <= count <= times
+        assert size == 10 * count
+
+
+async def test_those_who_ask_in_one_second_get_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(plain()) as here:
+        walks = 0
+        original = here.hub.watch._found
+
+        async def found(now: int) -> dict[str, Any]:
+            nonlocal walks
+            walks += 1
+            return await original(now)
+
+        monkeypatch.setattr(here.hub.watch, "_found", found)
+        answers = await asyncio.gather(*(here.hub.watch.answer(None, "") for _ in range(5)))
+        assert walks == 1
+        assert all(one is answers[0] for one in answers)
+        here.now += 1
+        await top(here.hub)
+        assert walks == 2
+
+
+async def test_nothing_is_counted_after_the_end() -> None:
+    async with world(plain()) as here:
+        await top(here.hub)
+    assert here.hub.watch not in here.hub.observer.all
+    await top(here.hub)
+    assert here.hub.watch not in here.hub.observer.all
+    assert here.hub.watch._end is None
+
+
+def test_a_long_text_is_cut_and_stays_different() -> None:
+    one, other = "x" * 200 + "1", "x" * 200 + "2"
+    assert watch._cut("x" * 200) == "x" * 200
+    assert watch._cut(one) != watch._cut(other)
+    assert len(watch._cut(one * 1_000)) < 220
+    assert watch._cut("\ud800" * 300)
 
 
 def answer(**chosen: Any) -> dict[str, Any]:
@@ -248,7 +325,7 @@ async def test_the_answers_of_all_processes_become_one() -> None:
         slowest=[{"subscriber": "y", "behind": 9}],
     )  # fmt: skip
     found = merge([one, other], ["third"])
-    assert found[:9] == (3, 2, 5, 4, 4.2, 11.0, 0.0, 0.5, 1.0)
+    assert found[:9] == (10, 2, 5, 4, 4.2, 11.0, 0.0, 0.5, 1.0)
     assert found.refusals == {"too_many": 3.0, "cors": 2.0}
     assert list(found.topics) == [topic(4.2, 4) | {"deliveries": 16.6, "bytes": 2.0}]
     assert list(found.clients) == [
