@@ -167,12 +167,15 @@ def _head(answer: Answer) -> tuple[str, str]:
     streams = f"{answer['streams']:,} streams, {answer['live']:,} of them live"
     if not answer["seconds"]:
         return f"{streams}   {processes}", "counting begins"
-    return (
-        f"{streams}   {processes}   mean of {answer['seconds']} s",
-        f"{_rate(answer['updates'])} updates/s   {_rate(answer['deliveries'])} deliveries/s   "
-        f"{decimal(round(answer['bytes']))}/s   delay {_seconds(answer['delay'])}, "
-        f"at most {_seconds(answer['worst_delay'])}",
-    )
+    first = f"{streams}   {processes}   mean of {answer['seconds']} s"
+    parts = [
+        f"{_rate(answer['updates'])} updates/s",
+        f"{_rate(answer['deliveries'])} deliveries/s",
+        f"{decimal(round(answer['bytes']))}/s",
+    ]
+    if answer["updates"]:
+        parts.append(f"delay {_seconds(answer['delay'])}, at most {_seconds(answer['worst_delay'])}")
+    return first, "   ".join(parts)
 
 
 def _refusals(answer: Answer) -> str:

@@ -230,24 +230,36 @@ def audit(
 def _shown(audited: DataFrame) -> DataFrame:
     """Return what a terminal has room for, of those that received most first."""
     times = [F.date_format(name, "yyyy-MM-dd HH:mm:ss").alias(name) for name in ("connected_from", "disconnected_at")]
-    selectors = [
-        F.array_join(F.transform(name, lambda one: F.concat_ws(" ", one["type"], one["pattern"])), ", ").alias(name)
+    texts = {
+        name: F.array_join(F.transform(name, lambda one: F.concat_ws(" ", one["type"], one["pattern"])), ", ")
         for name in ("authorised", "subscribed")
-    ]
+    }
+    texts["who"] = F.coalesce("subject", "subscriber")
+    # No text of a client can steer the terminal.
+    who, *selectors = (
+        F.regexp_replace(texts[name], r"[\p{C}\p{Zl}\p{Zp}]", "\N{REPLACEMENT CHARACTER}").alias(name)
+        for name in ("who", "authorised", "subscribed")
+    )
     ordered = audited.orderBy(F.desc("at_least"), "subscriber_id")
-    who = F.coalesce("subject", "subscriber").alias("who")
     return ordered.select("subscriber_id", who, *times, *selectors, "received", "received_private")
 
 
 def _counted(audited: DataFrame) -> str:
-    """Return a sentence that counts sessions and people."""
-    whose = person(audited)
-    [(sessions, people, unnamed)] = audited.agg(
-        F.count("*"), F.countDistinct(whose), F.count_if(whose.isNull())
-    ).collect()
-    named = f" of {people:,} people" if people else ""
-    unknown = f", {unnamed:,} of them without a name" if people and unnamed else ""
-    return f"{sessions:,} sessions{named}{unknown} could read the topic, or received an update on it"
+    """Return sentences that count sessions and people."""
+    whose, may_read = person(audited), F.size("authorised") > 0
+    counts = F.count("*"), F.countDistinct(whose), F.count_if(whose.isNull())
+    private = F.count_if(may_read), F.countDistinct(F.when(may_read, whose)), F.count_if(may_read & whose.isNull())
+    [row] = audited.agg(*counts, *private).collect()
+    every, readers = (_whose(*some) for some in (row[:3], row[3:]))
+    return f"{every} could read the topic, or received an update on it. {readers} could read private updates on it."
+
+
+def _whose(sessions: int, people: int, unnamed: int) -> str:
+    """Return a number of sessions, with whom they are of if that is known."""
+    if not people:
+        return f"{sessions:,} sessions"
+    unknown = f" and {unnamed:,} without a name" if unnamed else ""
+    return f"{sessions:,} sessions ({people:,} people{unknown})"
 
 
 def _moments(days: Days) -> tuple[datetime | None, datetime | None]:

@@ -100,6 +100,7 @@ def test_a_screen_says_what_is_not_known() -> None:
     assert ", 2 do not answer" in shown(answer(silent=["x", "y"]))[0]
     assert shown(answer(), trouble="mercure.sock: no hub")[2] == "mercure.sock: no hub"
     assert shown(answer())[2] == "nothing refused"
+    assert shown(answer(updates=0.0))[1] == "0.0 updates/s   99.9 deliveries/s   1.5 GB/s"
     assert shown(answer(refusals={f"r{n}": 1.0 for n in range(6)}))[2].endswith("r3 1.0   2 other reasons")
 
 

@@ -35,6 +35,7 @@ from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.spark import Workload, commands, console, generate_sessions, generate_updates
 from skipfilter.spark.cli import OutputName
 from skipfilter.spark.console import reason
+from skipfilter.spark.jobs.audit import audit as who_could_read
 from skipfilter.spark.jobs.matching import of_days
 from skipfilter.spark.page.formats import short
 from skipfilter.spark.tables import files, local
@@ -143,8 +144,23 @@ def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, da
     assert (overview.updates, overview.deliveries) == (1000, total)
     audited = spark.read.parquet(str(day / "audit"))
     people = audited.select("subject").distinct().count()
-    assert f"{audited.count()} sessions of {people} people could read the topic" in printed
+    assert (
+        f"{audited.count()} sessions ({people} people) could read the topic, or received an update on it. " in printed
+    )
+    readers = audited.where("size(authorised) > 0").count()
+    assert f"on it. {readers} sessions ({readers} people) could read private updates on it.\n" in printed
     assert max(map(len, printed.splitlines())) < 220
+
+
+def test_no_client_can_steer_the_terminal_of_an_audit(spark: SparkSession) -> None:
+    evil = "\x1b[2J\x07\u202e\u2028\nend"
+    updates, sessions = World([Update("u", [evil], False, 5)], [Session(0, [("exact", evil)], [], 0, None)]).tables(
+        spark, 1
+    )
+    sessions = sessions.withColumns({"subscriber": F.lit("urn:x"), "subject": F.lit(evil)})
+    [row] = commands._shown(who_could_read(evil, updates, sessions)).collect()
+    shown = "\ufffd[2J" + 4 * "\ufffd" + "end"
+    assert (row.who, row.subscribed) == (shown, f"exact {shown}")
 
 
 def test_the_lines_for_other_readers_find_the_same_deliveries(
