@@ -54,6 +54,7 @@ BYTES_PER_WRITE: Final = 2**12  #     0.002 µs: write one byte more, to each
 JOINS_PER_WRITE: Final = 32  #        0.25 µs: join one more frame, for each
 FOUND_TOPICS: Final = 16  #           up to 125 µs: find the receivers of a topic
 GROUPED_IDS: Final = 2**13  #         0.25 µs: put an id into a group
+COMPARED_IDS: Final = 8  #             up to 400 µs: compare the receivers of a topic with others
 GROUPS: Final = 2**9  #               2 µs: make the bitmap of a group
 ENDED_STREAMS: Final = 16  #          85 µs: end a stream
 ASKED_STREAMS: Final = 2_000  #       1 µs: ask if a command ends a stream

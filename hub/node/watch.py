@@ -360,17 +360,18 @@ async def _sizes(reached: Iterable[_Reached]) -> dict[int, int]:
     """Return how many bytes are for each seat, by its id."""
     # Topics with the same receivers are walked once.
     together: dict[FrozenBitMap64, int] = {}
-    for one in reached:
-        same = FrozenBitMap64(one.receivers)
-        together[same] = together.get(same, 0) + one.size
+    async for some in turns.in_turns(reached, turns.COMPARED_IDS):
+        for one in some:
+            same = FrozenBitMap64(one.receivers)
+            together[same] = together.get(same, 0) + one.size
     sizes: dict[int, int] = {}
     left = MAX_VISITS
     for receivers, size in sorted(together.items(), key=lambda item: item[1] * len(item[0]), reverse=True):
         if len(receivers) > left and sizes:
             continue
         left -= len(receivers)
-        async for some in turns.in_turns(receivers, turns.GROUPED_IDS):
-            for id in some:
+        async for ids in turns.in_turns(receivers, turns.GROUPED_IDS):
+            for id in ids:
                 sizes[id] = sizes.get(id, 0) + size
     return sizes
 
