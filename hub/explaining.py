@@ -38,7 +38,7 @@ from hub.subscribing import Question
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Unpack
 
     from hub.auth.authorizer import Authorizer
@@ -143,7 +143,7 @@ class Explaining:
                 ended=self._settings.remembered_connections > 0,
             )
         else:
-            sentence = _of_all(fates)
+            sentence = _of_all(fates, rows)
         return Explained(sentence, _about(asked, entry), connected, dict(fates), rows, similar, silent)
 
     async def _asked(self, topics: Sequence[str], private: bool, update: str | None) -> tuple[Asked, Entry | None]:
@@ -331,12 +331,16 @@ def _of_named(
     return f"The {count} streams of the {who}: {_counted(fates)}."
 
 
-def _of_all(fates: Mapping[str, int]) -> str:
-    """Return the answer about all connections."""
+def _of_all(fates: Mapping[str, int], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the answer about all connections.
+
+    If none wants the update, the rows are those that nearly do.
+    """
     if not fates:
         return "There is no stream."
     getting = sum(fates.get(fate, 0) for fate in (Fate.RECEIVES, Fate.RECEIVED))
-    return f"{'Streams' if getting else 'No stream gets it'}: {_counted(fates)}."
+    near = next((_nearest(row["wants"]) for row in rows if row["fate"] == Fate.UNWANTED), "")
+    return f"{'Streams' if getting else 'No stream gets it'}: {_counted(fates)}{near}."
 
 
 def _counted(fates: Mapping[str, int]) -> str:

@@ -13,6 +13,7 @@ of matching, and positions in the history.
 from __future__ import annotations
 
 from functools import partial
+from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from skipfilter import compile_matcher
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 MAX_FINDINGS: Final = 10
 """Findings about matchers, and about grants, at most; those that match come first."""
+MAX_LOOKED: Final = 100
+"""Matchers of all subscribers of which it is looked whether they nearly match: those
+most like a topic."""
 MAX_TOPICS: Final = 5
 """Topics of an update with which a matcher that matches none is compared, at most."""
 
@@ -48,7 +52,7 @@ async def findings(
 ) -> list[Finding]:
     """Return up to MAX_FINDINGS findings about matchers and an update with some topics.
 
-    Those that match come first, then near misses, then those that begin like a topic.
+    Those that match come first, then near misses, then those that are like a topic.
     Takes up to MAX_FINDINGS * MAX_TOPICS explanations, of some 0.2 ms, and lets other
     tasks run at the `pace`.
     """
@@ -70,11 +74,36 @@ async def findings(
     return found + sorted(missed, key=lambda finding: finding.near_miss is None)
 
 
+async def near_misses(
+    matchers: Sequence[TopicMatcher], topics: Sequence[str], pace: Pace, *, base_url: str, most: int
+) -> list[TopicMatcher]:
+    """Return up to `most` matchers that would match a topic with a small change.
+
+    None of them matches.  Takes a comparison for each, of some 2 µs, and up to
+    MAX_LOOKED * MAX_TOPICS explanations; lets other tasks run at the `pace`.
+    """
+    likely: list[tuple[int, int]] = []  # a heap
+    for n, matcher in enumerate(matchers):
+        if pace.is_over():
+            await pace.pause()
+        alike = max(_alike(matcher.pattern, topic) for topic in topics[:MAX_TOPICS])
+        push = heappush if len(likely) < MAX_LOOKED else heappushpop
+        push(likely, (alike, n))
+    found: list[TopicMatcher] = []
+    for _, n in sorted(likely, reverse=True):
+        if len(found) == most:
+            break
+        finding = await _why_not(matchers[n], topics[:MAX_TOPICS], pace, base_url)
+        if finding.near_miss is not None:
+            found.append(matchers[n])
+    return found
+
+
 def _alike(pattern: str, topic: str) -> int:
-    """Return how many characters both begin with."""
-    return next(
-        (n for n, (a, b) in enumerate(zip(pattern, topic, strict=False)) if a != b), min(len(pattern), len(topic))
-    )
+    """Return with how many equal characters both begin and end."""
+    most = min(len(pattern), len(topic))
+    first = next((n for n in range(most) if pattern[n] != topic[n]), most)
+    return first + next((n for n in range(most - first) if pattern[-1 - n] != topic[-1 - n]), most - first)
 
 
 async def _why_not(matcher: TopicMatcher, topics: Sequence[str], pace: Pace, base_url: str) -> Finding:

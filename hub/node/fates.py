@@ -26,7 +26,7 @@ from pyroaring import BitMap64
 from hub import turns
 from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
-from hub.delivery.findings import findings
+from hub.delivery.findings import findings, near_misses
 from hub.delivery.reading import last_sent
 from hub.delivery.stream import Stream
 from hub.delivery.subscriber import Subscriber
@@ -52,6 +52,8 @@ MAX_SHOWN: Final = 20
 MAX_DENIED: Final = 3
 """Connections that may not read the update, and are explained, if the question names
 none."""
+MAX_NEAR: Final = 3
+"""Streams that an answer names because they nearly want an update that none wants."""
 MAX_NAMED: Final = 10
 """Connections that a question names, and that are explained, at most."""
 MAX_COMPILED: Final = 1_000
@@ -221,7 +223,26 @@ class Fates:
                     fates[fate] += 1
                     if fates[fate] <= MAX_SHOWN:
                         rows.append({**_ended_row(one), "fate": fate})
+        if not any(fates[fate] for fate in Fate if fate is not Fate.UNWANTED):
+            rows += await self._nearly(streams, asked)
         return {"fates": +fates, "rows": rows}
+
+    async def _nearly(self, streams: Iterable[Seat], asked: Asked) -> list[dict[str, Any]]:
+        """Return some of the streams that would want an update, which none wants, with
+        a small change.
+        """
+        wanted: dict[tuple[str, str], tuple[TopicMatcher, Seat]] = {}
+        async with self._slices:
+            for seat in streams:
+                for matcher in seat.subscriber.subscribed:
+                    wanted.setdefault((matcher.type, matcher.pattern), (matcher, seat))
+                if self._slices.is_over():
+                    await self._slices.pause()
+            matchers = [matcher for matcher, _ in wanted.values()]
+            near = await near_misses(matchers, asked.topics, self._slices, base_url=self._base_url, most=MAX_NEAR)
+        seats = dict.fromkeys(wanted[matcher.type, matcher.pattern][1] for matcher in near)
+        present = [seat for seat in seats if isinstance(seat.holder, Stream)]
+        return [{**await self._row(seat, asked), "fate": Fate.UNWANTED} for seat in present]
 
     async def rule(self, audience: Audience, ids: BitMap64, asked: Asked) -> tuple[BitMap64, BitMap64]:
         """Return the ids among `ids` that want an update, and those that receive it."""

@@ -200,8 +200,33 @@ async def test_the_answer_for_an_update_counts_all_and_names_some() -> None:
             {"topics": ["a"], "private": True},
         )
         found = await app.explain("c/d")
-        assert found.sentence == "No stream gets it: 3 do not want it."
+        near = "topic '{x}' would match 'c/d' with {+…} for {…}, which takes slashes"
+        assert found.sentence == f"No stream gets it: 3 do not want it; {near}."
     assert (found.silent, found.similar) == ([], [])
+
+
+async def test_a_typing_error_of_the_publisher_is_found_without_a_name() -> None:
+    async with application(subscriptions=False) as app, AsyncExitStack() as stack:
+        for number in range(300):
+            await stack.enter_async_context(connected(app, ("match", f"{BOOKS}/{number}")))
+            await stack.enter_async_context(connected(app, ("match", "https://example.com/news")))
+        for wrong, near in (
+            ("http://example.com/books/42", "exact 'https://example.com/books/42' would match"),
+            ("https://example.com/book/42", "exact 'https://example.com/books/42' would match"),
+            ("https://example.com/Books/299", "exact 'https://example.com/books/299' would match"),
+            ("https://example.com/news/", "exact 'https://example.com/news' would match"),
+        ):
+            found = await app.explain(wrong)
+            assert found.fates == {"unwanted": 600}
+            assert found.sentence.startswith(f"No stream gets it: 600 do not want it; {near} {wrong!r} ")
+            assert 1 <= len(found.subscribers) <= fates.MAX_NEAR
+            assert all(row["fate"] == "unwanted" for row in found.subscribers)
+            assert all(row["wants"][0]["near_miss"] for row in found.subscribers)
+        # If someone wants it, or nothing is like it, no stream is named that does not want it.
+        assert (await app.explain(f"{BOOKS}/1")).fates == {"receives": 1, "unwanted": 599}
+        assert [row["fate"] for row in (await app.explain(f"{BOOKS}/1")).subscribers] == ["receives"]
+        found = await app.explain("urn:else")
+        assert (found.sentence, found.subscribers) == ("No stream gets it: 600 do not want it.", [])
 
 
 async def test_a_client_that_was_away_is_told_apart_from_one_that_came_late() -> None:
