@@ -79,7 +79,7 @@ async def near_misses(
 ) -> list[TopicMatcher]:
     """Return up to `most` matchers that would match a topic with a small change.
 
-    None of them matches.  Takes a comparison for each, of some 2 µs, and up to
+    None of them matches.  Takes a comparison for each, of some 7 µs, and up to
     MAX_LOOKED * MAX_TOPICS explanations; lets other tasks run at the `pace`.
     """
     likely: list[tuple[int, int]] = []  # a heap
