@@ -62,6 +62,8 @@ def log(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     closed(place / "log")
     for command in COMMANDS:
         words = [str(place / word) if word in ("log", "day") else word for word in command.split()]
+        if "--as-if-online" in words:  # its counts, too
+            words += ["--output", "fanout"]
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 0, result.output + repr(result.exception)
     by_subscriber = {line["subscriber"]: line for line in sessions if line["event"] == "connect"}
@@ -84,6 +86,9 @@ def log(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         for statement in setup.replace("day/", f"{place}/day/").split(";\n"):
             if statement.strip():
                 run(statement)
+    in_duckdb.execute(
+        f"CREATE VIEW fanout_if_online AS FROM read_parquet('{place}/day/as-if-online/fanout/**/*.parquet')"
+    )
     yield Log(updates, list(by_subscriber.values()), received, ends, in_duckdb, in_spark)
     in_duckdb.close()
 
@@ -137,6 +142,14 @@ def test_who_would_have_received_it(log: Log) -> None:
         assert len(rows) == len(would - did)
         found += len(rows)
     assert found
+
+
+def test_as_if_online_each_count_is_known_although_a_hub_was_killed(log: Log) -> None:
+    counts = log.in_duckdb.execute("SELECT update_id, ts, fanout, at_least FROM fanout_if_online").fetchall()
+    every = log.in_duckdb.execute("SELECT update_id, ts, count(*) FROM rows_if_online GROUP BY ALL").fetchall()
+    assert sorted((id, ts, count) for id, ts, count, _ in counts if count) == sorted(every)
+    assert all(count == known for _, _, count, known in counts)
+    assert len(counts) == len(log.updates)
 
 
 def wants(selectors: list[dict[str, str]], update: Record) -> bool:
