@@ -52,6 +52,20 @@ async def test_r80_the_streams_of_a_user_end_on_all_nodes(kind: str, url_of: Cal
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", KINDS)
+async def test_an_inquiry_of_a_later_version_ends_nothing_and_has_no_answer(
+    kind: str, url_of: Callable[[str], str]
+) -> None:
+    async with nodes(url_of(kind)) as (one, other), follow(other, ("topic", "a")) as stream:
+        taken = await one.hub.history.command(Command("unknown", None))
+        listed = await one.connections()  # which comes after it
+        assert len(listed.connections) == 1
+        assert await one.hub.history.answers(taken.number) == {}
+        await other.publish("a", data="still here")
+        assert (await stream.next_event()).data == "still here"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_revocation_is_in_force_everywhere_when_the_call_returns(
     kind: str, url_of: Callable[[str], str]
 ) -> None:

@@ -23,6 +23,7 @@ from hub import ConfigurationError, Settings, create_app
 from hub.development import DEVELOPMENT_KEY
 from hub.http import operator
 from hub.http.operator import OperatorListeners
+from hub.node.watch import Top
 from hub.server import http1
 from hub.server.private_socket import InUse, listen_privately
 from hub.settings.sources import Sources
@@ -184,8 +185,34 @@ async def test_other_requests_are_refused(
 
 async def test_r89_the_public_listener_takes_no_commands(tmp_path: Path) -> None:
     async with running(operator_socket=str(tmp_path / "hub.sock")) as app:
-        for path in ("/kick", "/revoke", f"{PATH}/kick", "/connections"):
+        for path in ("/kick", "/revoke", f"{PATH}/kick", "/connections", "/top"):
             assert (await ask(app, "POST", path, [("content-type", "application/json")], b"{}")).status == 404
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(60.0, 1), (0.0, 5)])
+async def test_all_who_look_how_busy_the_hub_is_in_one_second_ask_the_processes_once(
+    seconds: float, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator, "TOP_SECONDS", seconds)
+    place = tmp_path / "hub.sock"
+    async with running(operator_socket=str(place)) as app, over(place) as client:
+        asked: list[str] = []
+        ask_all = app.hub.control.ask
+
+        async def asks(action: Any, question: str, **named: Any) -> Any:
+            asked.append(action)
+            return await ask_all(action, question, **named)
+
+        monkeypatch.setattr(app.hub.control, "ask", asks)
+        replies = await asyncio.gather(*(client.post("/top", json={}) for _ in range(5)))
+        assert asked == ["top"] * count
+        assert {reply.status_code for reply in replies} == {200}
+        assert count > 1 or len({reply.text for reply in replies}) == 1
+        for found in (reply.json() for reply in replies):
+            assert list(found) == list(Top._fields)
+            assert (found["processes"], found["streams"], found["silent"]) == (1, 0, [])
+        refused = await client.post("/top", json={"subject": "42"})
+        assert (refused.status_code, refused.json()["detail"]) == (400, "'subject' is none of ")
 
 
 # -- HTTP with a key
