@@ -154,9 +154,10 @@ async def test_refusals_and_delays_are_counted() -> None:
         here.hub.observer.refused("too_many")
         here.hub.observer.refused("too_many")
         here.hub.observer.refused("cors")
-        for milliseconds in (100, 300):
-            entry = Entry(1, Update(("a",), "x"), int((here.now + 1e9) * 1_000) - milliseconds)
-            await here.hub.observer.dispatched([entry], Sent(3, 50, 0.0))
+        for delays in ([300, 200], [100]):
+            now = int((here.now + 1e9) * 1_000)
+            page = [Entry(1, Update(("a",), "x"), now - milliseconds) for milliseconds in delays]
+            await here.hub.observer.dispatched(page, Sent(3, 50, 0.0))
         here.hub.observer.sent(4, 70)
         here.now += 2
         found = await top(here.hub)
