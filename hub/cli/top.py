@@ -47,11 +47,11 @@ def top(
     config: Config = None,
     env_file: EnvFile = None,
 ) -> None:
-    """Show how busy the hub is: its streams, updates and deliveries, the delay, what is
-    refused, the topics with most deliveries, the largest clients, the slowest streams.
+    """Show how busy the hub is: its streams, updates and deliveries, the delay, refused
+    requests, the topics with most deliveries, the largest clients, the slowest streams.
 
-    Numbers are of all processes, and the mean of up to 10 seconds.  The hub counts them
-    only while somebody looks.  Ctrl-C ends it.
+    Numbers are of all processes, and the mean of up to 10 seconds.  The hub counts only
+    while this command runs.  Ctrl-C ends it.
     """
     path = socket_of(socket, config, env_file)
     if once or not (as_json or sys.stdout.isatty()):

@@ -47,7 +47,7 @@ from hub.control.commands import By
 from hub.errors import ConfigurationError, InvalidRequest, RequestError
 from hub.http import problems
 from hub.http.request import TOKENS, Request
-from hub.node.watch import merge
+from hub.node.top import merge
 from hub.protocol.requests import content_type, header_values
 from hub.server.http1 import HttpProtocol
 from hub.server.open_connections import CONNECTIONS, Connections

@@ -8,8 +8,8 @@ Counts are kept by the second.  The audience says who gets a topic now, so a del
 costs nothing here.  All is bounded: the seconds, the topics of each, the receivers that
 are walked for an answer, and its rows.  All who ask in one second get one answer.
 
-Belongs here: what one process sees.  Does not belong here: numbers for a monitoring
-system (`hub.metrics`), and how an answer is shown.
+Belongs here: what one process sees.  Does not belong here: the answers of all processes
+together (`top`), and numbers for a monitoring system (`hub.metrics`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pyroaring import BitMap64, FrozenBitMap64
 from hub import turns
 from hub.delivery.observer import Observer
 from hub.delivery.stream import State, Stream
+from hub.node.top import DIGITS, deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,14 +48,10 @@ MAX_KINDS: Final = 1_000
 MAX_VISITS: Final = 1_000_000
 """Receivers that are walked for the bytes of clients, the topics with most bytes
 first."""
-ROWS: Final = 50
-"""Rows of each kind in an answer of the hub, at most."""
-ROWS_OF_PROCESS: Final = 100
-"""The same in an answer of one process."""
+ROWS: Final = 100
+"""Rows of each kind in an answer, at most."""
 LONGEST: Final = 200
 """Characters of a text in an answer, at most; see `_cut`."""
-DIGITS: Final = 3
-"""Decimal places of a rate."""
 
 _Kind: TypeAlias = "tuple[tuple[str, ...], bool]"
 """The topics of updates, and whether they are private."""
@@ -112,39 +109,6 @@ class _Reached(NamedTuple):
         return self.size * len(self.receivers)
 
 
-class Top(NamedTuple):
-    """How busy a hub is: all numbers of events are those of a second."""
-
-    seconds: int
-    """How many seconds they are the mean of, at most; 0 if nobody has looked before."""
-    processes: int
-    streams: int
-    live: int
-    """The streams that have been sent all that they want."""
-    updates: float
-    deliveries: float
-    bytes: float
-    delay: float
-    """The seconds until an update was written to all live streams: the mean of all
-    updates, at the process where it is longest."""
-    worst_delay: float
-    """The longest one."""
-    refusals: Mapping[str, float]
-    topics: Sequence[Mapping[str, Any]]
-    """Those with most deliveries: `topic`, `updates`, the `streams` that get it now,
-    `deliveries` and `bytes`.  An update on several topics counts for the first."""
-    clients: Sequence[Mapping[str, Any]]
-    """Those with most streams, and with most bytes: `issuer`, `subject`, `address`,
-    `streams`, `bytes`, and how many entries of the history one is `behind` at most.  A
-    client is a subject or, without one, an address.  `bytes` are those of what was
-    published for it, even if they still wait to be sent."""
-    slowest: Sequence[Mapping[str, Any]]
-    """The streams that are furthest behind: `subscriber`, `process`, `issuer`,
-    `subject`, `address`, `state` and `behind`."""
-    silent: Sequence[str]
-    """The names of the processes that have not answered."""
-
-
 class Watch(Observer):
     """The watch of one node, whose name is `node`.
 
@@ -169,7 +133,7 @@ class Watch(Observer):
         self._wall_clock = wall_clock
         self._seconds: deque[_Second] = deque(maxlen=SECONDS + 1)  # the last one is not over
         self._first = 0  # the first whole second
-        self._end: asyncio.TimerHandle | None = None  # None while nobody looks
+        self._end: asyncio.TimerHandle | None = None  # None unless it counts
         self._answer: tuple[int, asyncio.Task[dict[str, Any]]] | None = None  # the last one, and its second
         self._is_closed = False
 
@@ -206,7 +170,7 @@ class Watch(Observer):
     # -- begin and end
 
     def _look(self) -> None:
-        """Count from now on, until nobody has asked for a while."""
+        """Count from now on, until no question has come for KEPT_SECONDS."""
         if self._is_closed:
             return
         if self._end is None:
@@ -234,9 +198,9 @@ class Watch(Observer):
     # -- answers
 
     async def answer(self, target: Target | None, question: str) -> dict[str, Any]:
-        """Return what happens here, as an object for JSON; `merge` says what it has.
+        """Return what happens here, as an object for JSON; see `hub.node.top.Top`.
 
-        Whoever asks in the same second, or before an answer is ready, gets the same.
+        All questions in one second, or before the answer is ready, get the same one.
         """
         self._look()
         now = int(self._clock())
@@ -303,7 +267,7 @@ class Watch(Observer):
             row["streams"] = max(row["streams"], len(one.receivers))
             row["deliveries"] += one.updates * len(one.receivers)
             row["bytes"] += one.sent
-        largest = nlargest(ROWS_OF_PROCESS, rows.values(), key=_deliveries)
+        largest = nlargest(ROWS, rows.values(), key=deliveries)
         return [_per_second(row, length, "updates", "deliveries", "bytes") for row in largest], await _sizes(reached)
 
     async def _streams(
@@ -327,13 +291,13 @@ class Watch(Observer):
                     behind = self._live.position - max(0, stream.position)
                     counts[2] = max(counts[2], behind)
                     slow.append((behind, seat))
-            slow = nlargest(ROWS_OF_PROCESS, slow, key=_first)
+            slow = nlargest(ROWS, slow, key=_first)
         # 2. The largest clients.
         by_streams: list[tuple[_Client, list[int]]] = []
         by_bytes: list[tuple[_Client, list[int]]] = []
         async for each in turns.in_turns(clients.items(), turns.WATCHED_STREAMS):
-            by_streams = nlargest(ROWS_OF_PROCESS, chain(by_streams, each), key=lambda item: item[1])
-            by_bytes = nlargest(ROWS_OF_PROCESS, chain(by_bytes, each), key=lambda item: item[1][1])
+            by_streams = nlargest(ROWS, chain(by_streams, each), key=lambda item: item[1])
+            by_bytes = nlargest(ROWS, chain(by_bytes, each), key=lambda item: item[1][1])
         names = "issuer", "subject", "address", "streams", "bytes", "behind"
         rows = [
             dict(zip(names, (_cut(client[0]), client[1] and _cut(client[1]), client[2], *counts), strict=True))
@@ -374,67 +338,6 @@ async def _sizes(reached: Iterable[_Reached]) -> dict[int, int]:
             for id in ids:
                 sizes[id] = sizes.get(id, 0) + size
     return sizes
-
-
-def merge(answers: Sequence[Mapping[str, Any]], silent: Sequence[str]) -> Top:
-    """Return the answers of all processes as one.
-
-    Streams and deliveries add up.  An update is dispatched by each process, so the
-    largest number counts.
-    """
-
-    def total(name: str) -> Any:
-        return round(sum(answer[name] for answer in answers), DIGITS)
-
-    def largest(name: str) -> Any:
-        return max((answer[name] for answer in answers), default=0)
-
-    refusals: dict[str, float] = {}
-    for answer in answers:
-        for reason, rate in answer["refusals"].items():
-            refusals[reason] = round(refusals.get(reason, 0.0) + rate, DIGITS)
-    clients = _united(answers, "clients", ["issuer", "subject", "address"], ["behind"])
-    most = [nlargest(ROWS, clients, key=lambda row: (row[name], row["streams"])) for name in ("streams", "bytes")]
-    return Top(
-        seconds=largest("seconds"),
-        processes=len(answers),
-        streams=total("streams"),
-        live=total("live"),
-        updates=largest("updates"),
-        deliveries=total("deliveries"),
-        bytes=total("bytes"),
-        delay=largest("delay"),
-        worst_delay=largest("worst_delay"),
-        refusals=dict(sorted(refusals.items(), key=lambda item: item[1], reverse=True)),
-        topics=nlargest(ROWS, _united(answers, "topics", ["topic"], ["updates"]), key=_deliveries),
-        clients=list({id(row): row for row in chain(*most)}.values()),
-        slowest=nlargest(ROWS, chain(*(answer["slowest"] for answer in answers)), key=lambda row: int(row["behind"])),
-        silent=silent,
-    )
-
-
-def _united(
-    answers: Iterable[Mapping[str, Any]], name: str, keys: Sequence[str], largest: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Return the rows of all answers, with one for each key.
-
-    Numbers add up, but for those of which the largest counts.
-    """
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for answer in answers:
-        for row in answer[name]:
-            key = tuple(row[name] for name in keys)
-            if (known := rows.get(key)) is None:
-                rows[key] = dict(row)
-                continue
-            for column in row.keys() - set(keys):
-                one, other = known[column], row[column]
-                known[column] = max(one, other) if column in largest else round(one + other, DIGITS)
-    return list(rows.values())
-
-
-def _deliveries(row: Mapping[str, Any]) -> tuple[float, float]:
-    return row["deliveries"], row["updates"]
 
 
 def _first(pair: tuple[int, Seat]) -> int:

@@ -23,7 +23,7 @@ from hub import ConfigurationError, Settings, create_app
 from hub.development import DEVELOPMENT_KEY
 from hub.http import operator
 from hub.http.operator import OperatorListeners
-from hub.node.watch import Top
+from hub.node.top import Top
 from hub.server import http1
 from hub.server.private_socket import InUse, listen_privately
 from hub.settings.sources import Sources

@@ -1,4 +1,4 @@
-"""hub.node.watch: what an operator sees of a busy hub agrees with a naive count, nothing is
+"""hub.node.watch and hub.node.top: what an operator sees of a busy hub agrees with a naive count, nothing is
 counted while nobody looks, and all is bounded.
 """
 
@@ -14,8 +14,9 @@ import pytest
 
 from hub.delivery.observer import Sent
 from hub.history.base import Entry
+from hub.node import top as all_processes
 from hub.node import watch
-from hub.node.watch import Top, merge
+from hub.node.top import Top, merge
 from hub.protocol.updates import Update
 from tests.asgi import application, bearer, follow
 from tests.hub.control.test_kick import token
@@ -195,8 +196,8 @@ async def test_the_slowest_streams_are_those_furthest_behind() -> None:
 async def test_topics_and_receivers_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "MAX_KINDS", 3)
     monkeypatch.setattr(watch, "MAX_VISITS", 4)
-    monkeypatch.setattr(watch, "ROWS", 2)
-    monkeypatch.setattr(watch, "ROWS_OF_PROCESS", 1)
+    monkeypatch.setattr(all_processes, "ROWS", 2)
+    monkeypatch.setattr(watch, "ROWS", 1)
     async with world(plain()) as here:
         for number, pattern in enumerate(["long-1", "long-1", "long-1", "b", "b"]):
             await here.connect(pattern, address=f"192.0.2.{number}")
@@ -217,8 +218,8 @@ async def test_topics_and_receivers_of_an_answer_are_bounded(monkeypatch: pytest
         assert [(row["topic"], row["deliveries"]) for row in found.topics] == [("long-1", 6.0)]
         assert len(found.clients) == 1
         # The three receivers of the first topic are walked, and two more would be too many.
+        monkeypatch.setattr(all_processes, "ROWS", 5)
         monkeypatch.setattr(watch, "ROWS", 5)
-        monkeypatch.setattr(watch, "ROWS_OF_PROCESS", 5)
         here.now += 1
         found = await top(here.hub)
         assert {row["address"][-1]: row["bytes"] > 0 for row in found.clients} == {
