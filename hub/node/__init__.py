@@ -6,6 +6,10 @@
     matchers          the patterns of requests and tokens: compiled, shared, limited
     publish_window    how far publishers may be ahead of dispatch
     presence          the subscribers of all nodes, and the updates about them
+    control           commands that end streams, and the questions of an operator
+    connections       an answer: who is connected
+    fates             an answer: what became of an update
+    watch             an answer: how busy this process is
     health            whether new clients should come here, and whether the node works
     shutdown          how the node ends
 
