@@ -112,6 +112,18 @@ def test_no_client_can_steer_the_terminal() -> None:
     assert sum(r"\x1b[2J\n[bold]x[/bold]\u202e" in line for line in lines) == 3
 
 
+async def looks(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(run, "top", *options, "--socket", str(place))
+
+
+async def looked(place: Path, *options: str) -> str:
+    """Return what the command prints, as soon as all processes have answered in time."""
+    async with asyncio.timeout(HANG):
+        while (told := await looks(place, *options)).returncode:
+            assert "no answer" in told.stderr
+    return told.stdout
+
+
 @pytest.mark.anyio
 @pytest.mark.processes
 async def test_the_command_shows_a_real_hub(start_hub: type[HubProcess], tmp_path: Path) -> None:
@@ -122,22 +134,20 @@ async def test_the_command_shows_a_real_hub(start_hub: type[HubProcess], tmp_pat
         for number in range(20):
             name = "alice" if number % 2 else None
             await stack.enter_async_context(await subscribe(hub, ("topic", "a"), token=token(name)))
-        told = await asyncio.to_thread(run, "top", "--once", "--json", "--socket", str(place))
-        assert told.returncode == 0, told.stderr
-        found = json.loads(told.stdout)
+        found = json.loads(await looked(place, "--once", "--json"))
         assert found["seconds"] >= top.ENOUGH
         assert (found["processes"], found["streams"], found["silent"]) == (2, 20, [])
         assert sorted((row["subject"], row["streams"]) for row in found["clients"] if row["subject"]) == [("alice", 10)]
-        told = await asyncio.to_thread(run, "top", "--socket", str(place))  # not on a terminal: once
-        assert told.stdout.startswith("20 streams, 20 of them live   2 processes   mean of ")
+        text = await looked(place)  # not on a terminal: once
+        assert text.startswith("20 streams, 20 of them live   2 processes   mean of ")
         # On a terminal, until Ctrl-C.
         await asyncio.to_thread(watch_and_stop, place)
         # One process does not answer.
         suspend(hub.workers[0], tmp_path / "log.db")
         try:
             async with asyncio.timeout(HANG):
-                while not told.returncode:  # for a second, all who look get the last answer
-                    told = await asyncio.to_thread(run, "top", "--once", "--socket", str(place))
+                while not (told := await looks(place, "--once")).returncode:
+                    pass  # for a second, all who look get the last answer
             assert told.returncode == 1
             assert "no answer, so their numbers are missing" in told.stderr
         finally:
