@@ -116,47 +116,21 @@ def _watch(path: str, interval: float) -> None:
 def screen(answer: Answer, width: int, height: int | None, trouble: str = "") -> Group:
     """Return what the screen shows, in so many columns and lines.
 
-    Without a height, it has all rows.
+    Without a height, it has all rows.  A table without rows is left out.
     """
-    lists = [answer["topics"], answer["clients"], answer["slowest"]]
+    lists = {name: answer[name] for name in TABLES if answer[name]}
     if height is not None:
-        rooms = _rooms([len(rows) for rows in lists], height - HEAD - 6)  # each table has a blank line and a head
-        lists = [
-            _most_of_both(rows, room) if rows is answer["clients"] else rows[:room]
-            for rows, room in zip(lists, rooms, strict=True)
-        ]
-    topics, clients, slowest = lists
-    tables = [
-        _table(
-            topics,
-            {
-                "topic": lambda row: row["topic"],
-                "updates/s": lambda row: _rate(row["updates"]),
-                "streams": lambda row: f"{row['streams']:,}",
-                "deliveries/s": lambda row: _rate(row["deliveries"]),
-            },
-        ),
-        _table(
-            clients,
-            {
-                "client": _client,
-                "streams": lambda row: f"{row['streams']:,}",
-                "bytes/s": lambda row: decimal(round(row["bytes"])),
-                "behind": lambda row: f"{row['behind']:,}",
-            },
-        ),
-        _table(
-            slowest,
-            {
-                "slowest stream": lambda row: row["subscriber"],
-                "client": _client,
-                "state": lambda row: row["state"],
-                "behind": lambda row: f"{row['behind'] or 0:,}",
-            },
-        ),
-    ]
+        # Each table has a blank line and a head.
+        rooms = _rooms([len(rows) for rows in lists.values()], height - HEAD - 2 * len(lists))
+        lists = {
+            name: _most_of_both(rows, room) if name == "clients" else rows[:room]
+            for (name, rows), room in zip(lists.items(), rooms, strict=True)
+        }
     lines = [_line(text, width) for text in (*_head(answer), trouble or _refusals(answer))]
-    return Group(*lines, *(part for table in tables for part in (Text(""), table)))
+    parts: list[Text | Table] = [*lines]
+    for name, rows in lists.items():
+        parts += [Text(""), _table(rows, TABLES[name])]
+    return Group(*parts)
 
 
 def _head(answer: Answer) -> tuple[str, str]:
@@ -164,7 +138,9 @@ def _head(answer: Answer) -> tuple[str, str]:
     many = len(answer["silent"])
     silent = f", {many} {'does' if many == 1 else 'do'} not answer" if many else ""
     processes = f"{answer['processes']} {'process' if answer['processes'] == 1 else 'processes'}{silent}"
-    streams = f"{answer['streams']:,} streams, {answer['live']:,} of them live"
+    streams = (
+        f"{answer['streams']:,} {'stream' if answer['streams'] == 1 else 'streams'}, {answer['live']:,} of them live"
+    )
     if not answer["seconds"]:
         return f"{streams}   {processes}", "counting begins"
     first = f"{streams}   {processes}   mean of {answer['seconds']} s"
@@ -240,3 +216,26 @@ def _rate(value: float) -> str:
 def _seconds(value: float) -> str:
     """Return a time in a suitable unit."""
     return f"{value * 1_000:,.1f} ms" if value < 1 else f"{value:,.1f} s"
+
+
+TABLES: Final[dict[str, dict[str, Callable[[Row], str]]]] = {
+    "topics": {
+        "topic": lambda row: row["topic"],
+        "updates/s": lambda row: _rate(row["updates"]),
+        "streams": lambda row: f"{row['streams']:,}",
+        "deliveries/s": lambda row: _rate(row["deliveries"]),
+    },
+    "clients": {
+        "client": _client,
+        "streams": lambda row: f"{row['streams']:,}",
+        "bytes/s": lambda row: decimal(round(row["bytes"])),
+        "behind": lambda row: f"{row['behind']:,}",
+    },
+    "slowest": {
+        "slowest stream": lambda row: row["subscriber"],
+        "client": _client,
+        "state": lambda row: row["state"],
+        "behind": lambda row: f"{row['behind']:,}",
+    },
+}
+"""The columns of each table of the screen, by the name of its rows in an answer."""

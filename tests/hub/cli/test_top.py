@@ -83,9 +83,9 @@ def test_a_screen_fits_each_terminal(width: int, height: int) -> None:
         sizes = [source.choice([0, 1, 3, 50]) for _ in range(3)]
         lines = shown(answer(*sizes, refusals={f"reason_{n}": 1.0 for n in range(9)}), width, height)
         assert max(map(len, lines)) <= width
-        assert len(lines) <= max(height, top.HEAD + 6)
-        rows = len(lines) - top.HEAD - 6
-        assert rows == min(sum(sizes), max(0, height - top.HEAD - 6))  # no line is wasted
+        heads = top.HEAD + 2 * sum(map(bool, sizes))
+        assert len(lines) <= max(height, heads)
+        assert len(lines) - heads == min(sum(sizes), max(0, height - heads))  # no line is wasted
 
 
 def test_a_short_screen_shows_clients_with_most_streams_and_with_most_bytes() -> None:
@@ -99,7 +99,8 @@ def test_a_screen_says_what_is_not_known() -> None:
     assert ", 1 does not answer" in shown(answer(silent=["x"]))[0]
     assert ", 2 do not answer" in shown(answer(silent=["x", "y"]))[0]
     assert shown(answer(), trouble="mercure.sock: no hub")[2] == "mercure.sock: no hub"
-    assert shown(answer())[2] == "nothing refused"
+    assert shown(answer())[2:] == ["nothing refused"]
+    assert shown(answer(streams=1, live=1))[0].startswith("1 stream, 1 of them live   ")
     assert shown(answer(updates=0.0))[1] == "0.0 updates/s   99.9 deliveries/s   1.5 GB/s"
     assert shown(answer(refusals={f"r{n}": 1.0 for n in range(6)}))[2].endswith("r3 1.0   2 other reasons")
 
