@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -155,29 +156,36 @@ async def test_the_command_shows_a_real_hub(start_hub: type[HubProcess], tmp_pat
             os.kill(hub.workers[0], signal.SIGCONT)
 
 
+# Ctrl-C has its usual effect, even if whoever runs the tests ignores it.
+ON_A_TERMINAL = (
+    "import signal, sys; from hub.__main__ import main; "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); main(sys.argv[1:])"
+)
+
+
 def watch_and_stop(place: Path) -> None:
     """Run the command on a terminal until it shows the streams, and press Ctrl-C."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "hub", "top", "--interval", "1", "--socket", str(place)]
+    command = [sys.executable, "-c", ON_A_TERMINAL, "top", "--interval", "1", "--socket", str(place)]
     variables = environment(TERM="xterm", COLUMNS="80", LINES="24")
     running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=variables)
     os.close(theirs)
-    seen = b""
+    too_long = threading.Timer(HANG, running.kill)
+    too_long.start()
+    seen, is_asked = b"", False
     try:
-        while b"20 streams" not in seen or b"updates/s   " not in seen:
+        while True:
             seen += os.read(ours, 65_536)
-        running.send_signal(signal.SIGINT)
-        with open(ours, "rb", buffering=0, closefd=False) as rest:
-            try:
-                while part := rest.read(65_536):
-                    seen += part
-            except OSError:  # the terminal is closed
-                pass
-        assert running.wait(HANG) == 0
+            if not is_asked and b"20 streams" in seen and b"updates/s   " in seen:
+                is_asked = True
+                running.send_signal(signal.SIGINT)
+    except OSError:  # the terminal is closed
+        pass
     finally:
-        running.kill()
-        running.wait()
+        code = running.wait()
+        too_long.cancel()
         os.close(ours)
+    assert (code, is_asked) == (0, True), seen
     assert b"\x1b[?1049h" in seen  # a screen of its own, ...
     assert b"\x1b[?1049l" in seen  # ... which it leaves
 
