@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hub.cli.app import FAILED, app, fail
-from hub.cli.operator_options import NoAnswer, Socket, answer_of, socket_of
+from hub.cli.operator_options import NoAnswer, Socket, answer_of, ask, socket_of
 from hub.cli.settings_options import Config, EnvFile  # noqa: TC001 - Typer reads them
 from skipfilter.text import escaped, example
 
@@ -35,7 +35,7 @@ HEAD: Final = 3
 REFUSALS: Final = 4
 """Reasons of refusals that a line has."""
 
-main = app(epilog=example("skipfilter top", "skipfilter top --once", "skipfilter top --once --json"))
+main = app()
 
 
 @main.command(epilog=example("skipfilter top", "skipfilter top --once --json"))
@@ -72,10 +72,7 @@ def top(
 
 def _asked(path: str) -> Answer:
     """Return an answer; end the command if there is none."""
-    try:
-        return answer_of("/top", {}, path)
-    except NoAnswer as error:
-        fail(str(error), error.status)
+    return ask("/top", {}, socket=path, config=None, env_file=None)
 
 
 def _first(path: str) -> Answer:

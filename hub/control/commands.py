@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 Inquiry: TypeAlias = Literal["list", "explain", "top"]
 """Commands that end nothing, and that each process answers."""
-Action: TypeAlias = Literal["kick", "revoke", "lift", "call", "unknown", Inquiry]
-"""What a command does.  An `unknown` one is an inquiry of a later version, which this
-one does not answer."""
+Action: TypeAlias = Literal["kick", "revoke", "lift", "call", Inquiry]
+"""What a command does."""
 By: TypeAlias = Literal["subject", "subscriber", "token_id", "key_id"]
 
 MAX_TEXT: Final = 1_024
@@ -149,7 +148,7 @@ class Command:
             raise TypeError(f"{self!r:.200} has a value of a wrong type")
         if self.action not in get_args(Action) or by not in get_args(By):
             raise InvalidRequest(f"{shown(self.action)} by {shown(by)} is no command")
-        if self.target is None and self.action not in ("call", "unknown", *get_args(Inquiry)):
+        if self.target is None and self.action not in ("call", *get_args(Inquiry)):
             raise InvalidRequest(f"a {self.action} needs a target")
         if len(self.question) > MAX_QUESTION:
             raise InvalidRequest(f"a question has {len(self.question)} characters; the limit is {MAX_QUESTION}")
@@ -167,13 +166,17 @@ class Command:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Command:
-        """Return the command that `to_json` wrote.  Raises ValueError for any other."""
+        """Return the command that `to_json` wrote.
+
+        Raises UnknownInquiry for an inquiry of a later version, and ValueError for any
+        other text.
+        """
         try:
             action, target, before, until, question = json.loads(text)
             if isinstance(action, str) and action.startswith(_ASKS):
                 action = action[len(_ASKS) :]
                 if action not in get_args(Inquiry):
-                    return cls("unknown", None)
+                    raise UnknownInquiry(f"the inquiry {shown(action)} is not known")
             return cls(action, None if target is None else Target(*target), before, until, question)
         except (TypeError, InvalidRequest) as error:
             raise ValueError(f"this is no command: {error}") from None
@@ -199,6 +202,10 @@ class Command:
         """Return whether it refuses a token that its target is met by."""
         is_token = self.target is not None and self.target.by == "token_id"
         return is_token or identity.issued is None or identity.issued <= self.before
+
+
+class UnknownInquiry(ValueError):
+    """The text is an inquiry of a later version, which ends nothing."""
 
 
 class Numbered(NamedTuple):
@@ -228,14 +235,17 @@ class News(NamedTuple):
     ) -> News:
         """Return the news in the texts of commands.
 
-        An empty text is the beginning of the list, and no command.
+        An empty text is the beginning of the list, and no command.  An inquiry of a
+        later version is left out: no stream would have ended.
         """
         found: list[Numbered] = []
         is_whole = True
         for one, text in commands:
-            if command := _readable(text):
-                found.append(Numbered(one, command))
-            else:
+            try:
+                found.append(Numbered(one, Command.from_json(text)))
+            except UnknownInquiry:
+                pass
+            except ValueError:
                 is_whole = is_whole and not text
         in_force = None if revocations is None else [one for one in map(_readable, revocations) if one]
         return cls(number, found, in_force, is_whole)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 MAX_FINDINGS: Final = 10
 """Findings about matchers, and about grants, at most; those that match come first."""
 MAX_LOOKED: Final = 100
-"""Matchers of all subscribers of which it is looked whether they nearly match: those
-most like a topic."""
+"""Matchers of all subscribers that are tried for a near miss, at most: those most like
+a topic."""
 MAX_TOPICS: Final = 5
 """Topics of an update with which a matcher that matches none is compared, at most."""
 

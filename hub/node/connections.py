@@ -93,6 +93,20 @@ class Connections:
         }
 
 
+async def open_streams(audience: Audience) -> tuple[list[Seat], BitMap64]:
+    """Return the seats of all streams, and their ids, without those of readers.
+
+    Lets other tasks run in between, so a stream may end meanwhile.
+    """
+    seats: list[Seat] = []
+    ids = BitMap64()
+    async for some in turns.in_turns(audience, turns.ASKED_STREAMS):
+        streams = [seat for seat in some if isinstance(seat.holder, Stream)]
+        seats += streams
+        ids.update([seat.id for seat in streams])
+    return seats, ids
+
+
 def moment(seconds: float) -> str:
     """Return a time as text, in UTC."""
     try:

@@ -401,7 +401,7 @@ class Control:
                         self._begin(self._answer_later(number, asking))
                         continue
                     self._done[number] = done[number]
-                    if number > 0 and command.action != "unknown":
+                    if number > 0:
                         self._begin(self._answer(number, json.dumps(done[number])))
             ledger.is_settled = not ledger.was_lost
 

@@ -32,7 +32,7 @@ from hub.delivery.stream import Stream
 from hub.delivery.subscriber import Subscriber
 from hub.errors import PositionExpired
 from hub.history.base import EARLIEST
-from hub.node.connections import moment
+from hub.node.connections import moment, open_streams
 from hub.protocol.topics import topic_matcher
 
 if TYPE_CHECKING:
@@ -167,11 +167,10 @@ class Fates:
         if entry is not None:
             asked = Asked(asked.id, entry.update.topics, entry.update.private)
         position = None if entry is None else entry.position
-        seats = [seat async for seats in turns.in_turns(self._audience, turns.ASKED_STREAMS) for seat in seats]
-        streams = [seat for seat in seats if isinstance(seat.holder, Stream)]
+        streams, ids = await open_streams(self._audience)
         answer: dict[str, Any] = {"connected": len(streams), "similar": []}
         if target is None:
-            return answer | await self._all(streams, asked, position)
+            return answer | await self._all(streams, ids, asked, position)
         return answer | await self._named(streams, target, asked, position)
 
     async def _named(
@@ -199,11 +198,10 @@ class Fates:
         similar = [] if named or ended or target.by != "subject" else _similar(target.value, streams)
         return {"fates": fates, "rows": rows, "similar": similar}
 
-    async def _all(self, streams: Sequence[Seat], asked: Asked, position: int | None) -> dict[str, Any]:
+    async def _all(self, streams: Sequence[Seat], ids: BitMap64, asked: Asked, position: int | None) -> dict[str, Any]:
         """Return the fates at all connections, with some of each fate."""
         fates = Counter[Fate]()
         rows: list[dict[str, Any]] = []
-        ids = BitMap64(seat.id for seat in streams)
         wanting, receiving = await self.rule(self._audience, ids, asked)
         fates[Fate.UNWANTED] = len(ids) - len(wanting)
         async for seats in turns.in_turns(self._audience.seats(wanting), turns.ASKED_STREAMS):
@@ -223,7 +221,7 @@ class Fates:
                     fates[fate] += 1
                     if fates[fate] <= MAX_SHOWN:
                         rows.append({**_ended_row(one), "fate": fate})
-        if not any(fates[fate] for fate in Fate if fate is not Fate.UNWANTED):
+        if fates.total() == fates[Fate.UNWANTED]:
             rows += await self._nearly(streams, asked)
         return {"fates": +fates, "rows": rows}
 

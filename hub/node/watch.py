@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import nlargest
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pyroaring import BitMap64, FrozenBitMap64
@@ -27,6 +28,7 @@ from pyroaring import BitMap64, FrozenBitMap64
 from hub import turns
 from hub.delivery.observer import Observer
 from hub.delivery.stream import State, Stream
+from hub.node.connections import open_streams
 from hub.node.top import DIGITS, deliveries
 
 if TYPE_CHECKING:
@@ -213,7 +215,7 @@ class Watch(Observer):
         length = min(SECONDS, max(0, now - self._first))
         updates = sum(one.updates for one in over)
         refusals = sum((one.refusals for one in over), Counter[str]())
-        seats, ids = await self._seats()
+        seats, ids = await open_streams(self._audience)
         topics, sizes = await self._topics(over, ids, length)
         clients, slowest = await self._streams(seats, sizes, length)
         return {
@@ -230,16 +232,6 @@ class Watch(Observer):
             "clients": clients,
             "slowest": slowest,
         }
-
-    async def _seats(self) -> tuple[list[Seat], BitMap64]:
-        """Return the seats of all streams, and their ids."""
-        seats: list[Seat] = []
-        ids = BitMap64()
-        async for some in turns.in_turns(self._audience, turns.ASKED_STREAMS):
-            streams = [seat for seat in some if isinstance(seat.holder, Stream)]
-            seats += streams
-            ids.update([seat.id for seat in streams])
-        return seats, ids
 
     async def _topics(
         self, over: Iterable[_Second], ids: BitMap64, length: int
@@ -291,7 +283,7 @@ class Watch(Observer):
                     behind = self._live.position - max(0, stream.position)
                     counts[2] = max(counts[2], behind)
                     slow.append((behind, seat))
-            slow = nlargest(ROWS, slow, key=_first)
+            slow = nlargest(ROWS, slow, key=itemgetter(0))
         # 2. The largest clients.
         by_streams: list[tuple[_Client, list[int]]] = []
         by_bytes: list[tuple[_Client, list[int]]] = []
@@ -338,10 +330,6 @@ async def _sizes(reached: Iterable[_Reached]) -> dict[int, int]:
             for id in ids:
                 sizes[id] = sizes.get(id, 0) + size
     return sizes
-
-
-def _first(pair: tuple[int, Seat]) -> int:
-    return pair[0]
 
 
 def _per_second(row: dict[str, Any], seconds: int, *names: str) -> dict[str, Any]:

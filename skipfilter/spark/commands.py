@@ -39,7 +39,7 @@ from skipfilter.spark.tables.schemas import FANOUT, GAPS, SESSIONS, UPDATES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from skipfilter.bulk.matching import By
     from skipfilter.spark.tables.local import Days
@@ -230,18 +230,20 @@ def audit(
 def _shown(audited: DataFrame) -> DataFrame:
     """Return what a terminal has room for, of those that received most first."""
     times = [F.date_format(name, "yyyy-MM-dd HH:mm:ss").alias(name) for name in ("connected_from", "disconnected_at")]
-    texts = {
-        name: F.array_join(F.transform(name, lambda one: F.concat_ws(" ", one["type"], one["pattern"])), ", ")
+    who = _printable(F.coalesce("subject", "subscriber")).alias("who")
+    selectors = [
+        _printable(
+            F.array_join(F.transform(name, lambda one: F.concat_ws(" ", one["type"], one["pattern"])), ", ")
+        ).alias(name)
         for name in ("authorised", "subscribed")
-    }
-    texts["who"] = F.coalesce("subject", "subscriber")
-    # No text of a client can steer the terminal.
-    who, *selectors = (
-        F.regexp_replace(texts[name], r"[\p{C}\p{Zl}\p{Zp}]", "\N{REPLACEMENT CHARACTER}").alias(name)
-        for name in ("who", "authorised", "subscribed")
-    )
+    ]
     ordered = audited.orderBy(F.desc("at_least"), "subscriber_id")
     return ordered.select("subscriber_id", who, *times, *selectors, "received", "received_private")
+
+
+def _printable(text: Column) -> Column:
+    """Return a text of a client so that it cannot steer the terminal."""
+    return F.regexp_replace(text, r"[\p{C}\p{Zl}\p{Zp}]", "\N{REPLACEMENT CHARACTER}")
 
 
 def _counted(audited: DataFrame) -> str:

@@ -199,8 +199,7 @@ def generate_updates(spark: SparkSession, workload: Workload, partitions: int | 
 
 
 def generate_sessions(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
-    """Return the SESSIONS of `workload`, one for each subscriber, who is a
-    person.
+    """Return the SESSIONS of `workload`, one for each subscriber, who is a person.
 
     Costs no job: the rows are computed when they are used.
 

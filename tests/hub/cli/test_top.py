@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from hub.cli import top
+from hub.cli import operator_options, top
 from tests.conftest import suspend
 from tests.hub.commands import environment, process, run
 from tests.hub.control.test_kick import token
@@ -197,7 +197,7 @@ def test_a_hub_that_does_not_answer_is_not_asked_for_ever(monkeypatch: pytest.Mo
         asked.append(path)
         return answer(seconds=0, processes=processes, silent=["x"])
 
-    monkeypatch.setattr(top, "answer_of", asks)
+    monkeypatch.setattr(operator_options, "answer_of", asks)
     monkeypatch.setattr("time.sleep", lambda _: None)
     for processes, times in ((0, 1), (1, top.ATTEMPTS)):  # noqa: B007
         asked.clear()
