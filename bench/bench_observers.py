@@ -155,6 +155,8 @@ async def request(app: HubApplication, method: str, query: bytes, body: bytes) -
 class Taker:
     """A holder and outlet that takes everything at once."""
 
+    position = 0
+
     def write(self, body: bytes, position: int) -> None:
         """Take it."""
 

@@ -203,11 +203,11 @@ class Explaining:
         self, asked: Asked, entry: Entry | None, imagined: Imagined, hints: list[str]
     ) -> dict[str, Any]:
         """Return the fate of an update at a stream that would begin now."""
-        subscriber, cursor, preceding = imagined
+        subscriber, start = imagined
         grant = subscriber.grant
-        if cursor and preceding != cursor:
+        if start.loss is not None:
             place = "the oldest update" if subscriber.start == EARLIEST else "the next update"
-            hints.append(f"the history does not have the cursor {shown(cursor)}: the stream begins with {place}")
+            hints.append(f"the history does not have the cursor {shown(start.cursor)}: the stream begins with {place}")
         hint = grant_hint(grant, subscriber.subscribed)
         hints += [*grant.hints, *([] if hint is None else [hint])]
         audience = Audience(self._settings.url, max_alike=sys.maxsize)

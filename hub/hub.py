@@ -144,7 +144,7 @@ class Hub:
             control=self.control,
             slices=self.slices,
             turns=FairTurns(clock),
-            first_bytes=self.admission.first_bytes,
+            hint=self.admission.hint,
             heartbeat=settings.heartbeat,
             write_interval=settings.write_interval,
             clock=clock,

@@ -24,13 +24,15 @@ import structlog
 
 from hub.auth.grant import CompiledGrant
 from hub.delivery.local_reader import LocalReader
+from hub.delivery.signals import UNAVAILABLE, goodbye
 from hub.delivery.subscriber import Subscriber, payer_at, payer_for
 from hub.errors import NotAsked, NotRunning, RequestError
 from hub.history.cursor import find_start
 from hub.node.presence import may_want_presence
+from hub.protocol import events
 from hub.protocol.hints import subscribe_hints
 from hub.protocol.requests import parse_subscribe
-from hub.protocol.topics import WILDCARD
+from hub.protocol.topics import FORBIDDEN, WILDCARD
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -74,10 +76,7 @@ class Imagined(NamedTuple):
     """A client that might come."""
 
     subscriber: Subscriber
-    cursor: str | None
-    """The cursor that it would send."""
-    preceding: str | None
-    """The id of the event before its first one, as far as that is known."""
+    start: Start
 
 
 class Ended(NamedTuple):
@@ -86,7 +85,7 @@ class Ended(NamedTuple):
     first: bytes
     """All of its bytes."""
     cursor: str | None
-    """The cursor of the client, as far as that is known."""
+    """The cursor of the client, if that is known and may be an id."""
 
 
 class Subscribing:
@@ -125,7 +124,7 @@ class Subscribing:
         used already.  Raises the errors of `grant`, of the body and of `admit`, and
         `InvalidRequest` if the question breaks a rule.
         """
-        cursor, heard = None, self._control.heard
+        wanted, heard = None, self._control.heard
         try:
             granted = await grant
             body = b""
@@ -133,9 +132,15 @@ class Subscribing:
                 with self._admission.request(payer_for(granted, address)):
                     body = await question.body()
             wanted = self._parse(question, body)
-            cursor = wanted.last_event_id
             return await self.admit(
-                wanted.selectors, granted, cursor, address=address, waits=waits, is_rated=is_rated, heard=heard
+                wanted.selectors,
+                granted,
+                wanted.last_event_id,
+                signals=wanted.signals,
+                address=address,
+                waits=waits,
+                is_rated=is_rated,
+                heard=heard,
             )
         except RequestError as error:
             if not waits or error.status != 503:
@@ -144,7 +149,20 @@ class Subscribing:
             # cursor, but most of them never after a 503.
             self._admission.outage.report(error)
             self._observer.refused(error.kind())
-            return Ended(self._admission.first_bytes(ends=not isinstance(error, NotAsked)), cursor)
+            return self._ended(wanted, self._admission.hint(ends=not isinstance(error, NotAsked)))
+
+    @staticmethod
+    def _ended(wanted: SubscribeRequest | None, seconds: float | None) -> Ended:
+        """Return a stream that ends at once, for a client that should wait so long."""
+        first = events.first_bytes(seconds)
+        if wanted is None:  # its request was not read
+            return Ended(first, None)
+        cursor = wanted.last_event_id
+        if cursor is not None and not FORBIDDEN.isdisjoint(cursor):  # it can be no id
+            cursor = None
+        if wanted.signals:
+            first += goodbye(cursor or "", UNAVAILABLE, seconds)
+        return Ended(first, cursor)
 
     async def admit(
         self,
@@ -152,6 +170,7 @@ class Subscribing:
         grant: CompiledGrant,
         cursor: str | None = None,
         *,
+        signals: bool = False,
         address: str = "",
         waits: bool = True,
         is_rated: bool = False,
@@ -160,10 +179,10 @@ class Subscribing:
         """Return a new subscriber, which counts toward the limits until its connection
         ends, or until `Subscriber.leave` is called.
 
-        `address` names the client that the connection counts for if the token has no
-        subject (N23).  If it `waits` for new updates, it is a stream, and otherwise a
-        reader.  A command that comes after the mark `heard` may end it, even before it
-        has a seat.
+        With `signals`, it gets those of R91.  `address` names the client that the
+        connection counts for if the token has no subject (N23).  If it `waits` for new
+        updates, it is a stream, and otherwise a reader.  A command that comes after the
+        mark `heard` may end it, even before it has a seat.
 
         While the hub is shutting down, a client may still subscribe, and its stream
         ends at once: EventSource reconnects after the end of a stream, but never after
@@ -196,6 +215,7 @@ class Subscribing:
             presence_after=start.position if presence else math.inf,
             address=address,
             heard=heard,
+            signals=start if signals else None,
         )
         return Admitted(subscriber, start.preceding)
 
@@ -217,7 +237,7 @@ class Subscribing:
         """
         wanted, start = await self._asked(grant, question)
         matchers = self._compiler.of_program(wanted.selectors)
-        return Imagined(Subscriber(matchers, grant, start.position), wanted.last_event_id, start.preceding)
+        return Imagined(Subscriber(matchers, grant, start.position), start)
 
     async def _asked(self, grant: CompiledGrant, question: Question) -> tuple[SubscribeRequest, Start]:
         """Return what a question asks for, and where its subscriber would begin."""

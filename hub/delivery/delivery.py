@@ -17,6 +17,7 @@ from hub.delivery.follower import Follower
 from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.reading import Notes, Reading
 from hub.delivery.seat import Ending
+from hub.delivery.signals import Signals
 from hub.errors import HistoryUnavailable, LimitExceeded
 from hub.history.base import EARLIEST
 
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from hub.turns import FairTurns, TimeSlices
 
 
-class FirstBytes(Protocol):
-    """Returns what a stream begins with."""
+class Hint(Protocol):
+    """Returns when a client should reconnect."""
 
-    def __call__(self, *, ends: bool = False) -> bytes:
-        """Return the first bytes of a stream; see `Admission.first_bytes`."""
+    def __call__(self, *, ends: bool = False) -> float | None:
+        """Return how many seconds it should wait; see `Admission.hint`."""
         ...
 
 
@@ -75,7 +76,7 @@ class Commands(Protocol):
 class Delivery:
     """The delivery of updates to all connections of one node.
 
-    `first_bytes` returns what a stream begins with.  `heartbeat` is the interval of
+    `hint` returns when a client should reconnect.  `heartbeat` is the interval of
     heartbeats in seconds; 0 turns them off.  `write_interval` is the least time between
     two writes of updates, in seconds.  `clock` returns monotonic seconds, and
     `wall_clock` seconds since the epoch.  Must be used from one event loop.
@@ -92,7 +93,7 @@ class Delivery:
         control: Commands,
         slices: TimeSlices,
         turns: FairTurns,
-        first_bytes: FirstBytes,
+        hint: Hint,
         heartbeat: float,
         write_interval: float,
         clock: Callable[[], float],
@@ -105,7 +106,8 @@ class Delivery:
         self.observer = observer
         self.clock = clock
         self.slices = slices
-        self.first_bytes = first_bytes
+        self.hint = hint
+        self.signals = signals = Signals(history, live, heartbeat=heartbeat)
         self._turns = turns  # of clients whose connections read the history
         self._notes = Notes()  # of what they read
         self._live = live
@@ -121,7 +123,7 @@ class Delivery:
             clock=clock,
             random=random,
         )
-        self._heartbeats = Heartbeats(live, interval=heartbeat, clock=clock, wall_clock=wall_clock)
+        self._heartbeats = Heartbeats(live, signals, interval=heartbeat, clock=clock, wall_clock=wall_clock)
         self._left = asyncio.Event()  # set when the next connection has left
 
     # -- running

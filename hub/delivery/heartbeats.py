@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from hub.delivery.live import Live
     from hub.delivery.seat import Holder, Seat
+    from hub.delivery.signals import Signals
     from hub.delivery.subscriber import Subscriber
 
 log = structlog.stdlib.get_logger("hub")
@@ -59,9 +60,16 @@ class Heartbeats:
     """
 
     def __init__(
-        self, live: Live, *, interval: float, clock: Callable[[], float], wall_clock: Callable[[], float]
+        self,
+        live: Live,
+        signals: Signals,
+        *,
+        interval: float,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
     ) -> None:
         self._live = live
+        self._signals = signals
         self._interval = interval
         self._clock = clock
         self._wall_clock = wall_clock
@@ -97,6 +105,7 @@ class Heartbeats:
         async with self._live.turn:
             now = self._clock()
             await self._follow_wall_clock(now)
+            self._signals.begin_round()
             async for seats in turns.in_turns(self._wheel.turn(now), turns.WRITES):
                 for seat in seats:
                     # Other tasks ran between two portions: it may have left.
@@ -137,9 +146,11 @@ class Heartbeats:
         since = seat.written
         if self._interval and self._due(seat, since) <= now:
             since = now
-            if seat.outlet is not None:
+            if (outlet := seat.outlet) is not None:
                 seat.written = now
-                seat.outlet.write(events.HEARTBEAT, self._live.dispatched)
+                start = seat.subscriber.signals
+                beat = events.HEARTBEAT if start is None else self._signals.heartbeat(start, outlet.position)
+                outlet.write(beat, self._live.dispatched)
         # 4. It stays.
         self._schedule(seat, since)
 

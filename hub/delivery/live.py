@@ -43,6 +43,8 @@ class Live:
         dispatched."""
         self.dispatched = 0
         """The position at which the last finished dispatch ended."""
+        self.newest = 0, ""
+        """The position and the id of the newest entry that is known to be there."""
         self.turn = asyncio.Lock()
         """Held by a dispatch, or by a round of heartbeats.
 
@@ -109,6 +111,7 @@ class Live:
                 updates += count * (len(seats) - absent)
                 size += len(body) * (len(seats) - absent)
             self.dispatched = position
+            self.newest = position, entries[-1].update.id
             return Sent(updates, size, self._clock() - now)
 
     async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, int, bytes]]:

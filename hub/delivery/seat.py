@@ -45,6 +45,11 @@ class Holder(Protocol):
 class Outlet(Protocol):
     """The way to the client of a live seat."""
 
+    @property
+    def position(self) -> int:
+        """The position up to which it was sent all that it wants."""
+        ...
+
     def write(self, body: bytes, position: int) -> None:
         """Write without waiting, and move to `position`, unless that is older.
 

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hub.delivery.delivery import Delivery
+    from hub.delivery.reading import Reading
     from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
+    from hub.history.cursor import Start
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -131,6 +133,13 @@ class Connection(Protocol):
         """
         ...
 
+    def is_flushed(self) -> bool:
+        """Return whether the client's system has taken all that was written.
+
+        Returns False if that is unknown.
+        """
+        ...
+
     def is_closing(self) -> bool:
         """Return whether the connection accepts no more, even if nothing reports it."""
         ...
@@ -176,7 +185,18 @@ class Stream:
     by the connection, and none of them waits, except `open` and `run`.
     """
 
-    __slots__ = ("_connection", "_delivery", "_must_cut", "_position", "_unwritten", "reason", "seat", "state")
+    __slots__ = (
+        "_connection",
+        "_delivery",
+        "_must_cut",
+        "_owes_position",
+        "_position",
+        "_start",
+        "_unwritten",
+        "reason",
+        "seat",
+        "state",
+    )
 
     def __init__(self, delivery: Delivery, connection: Connection) -> None:
         self.state = _OPENING
@@ -189,6 +209,8 @@ class Stream:
         self._position = 0
         # The position before the last write, and its bytes, if it did not fit.
         self._unwritten: tuple[int, bytes] | None = None
+        self._start: Start | None = None  # how it began, if its client wants signals
+        self._owes_position = False  # whether it has yet to say that it has caught up (R93)
         self._must_cut = False  # whether a write has failed, and so the connection's state is unknown
 
     @property
@@ -206,6 +228,8 @@ class Stream:
         errors of `Delivery.take_seat`.
         """
         self._position = subscriber.start
+        self._start = subscriber.signals
+        self._owes_position = self._start is not None
         self.seat = await self._delivery.take_seat(subscriber, self)
 
     async def run(self, head: Head) -> None:
@@ -232,9 +256,12 @@ class Stream:
     def _begin(self) -> None:
         """Write the first bytes, and choose the next state."""
         delivery, connection = self._delivery, self._connection
-        has_room = False
+        seconds = delivery.hint(ends=delivery.closing is not None)
+        first, has_room = events.first_bytes(seconds), False
+        if self._start is not None:
+            first += self._first_signals(self._start, seconds)
         try:
-            has_room = connection.write_first(delivery.first_bytes(ends=delivery.closing is not None))
+            has_room = connection.write_first(first)
         except Exception as error:
             self._fail(error)
         if self.state is _CLOSING:  # closed just now, or before its head was sent
@@ -247,6 +274,17 @@ class Stream:
         else:
             self._to(_CATCHING_UP)
             connection.start(self._catch_up)
+
+    def _first_signals(self, start: Start, seconds: float | None) -> bytes:
+        """Return the signals with which the stream begins (R91)."""
+        signals = self._delivery.signals
+        gap = signals.gap(start)
+        if self.reason is not None:
+            return gap + signals.goodbye(start, self._position, self.reason, seconds)
+        if self._position != self._delivery.position:
+            return gap
+        self._owes_position = False
+        return gap + signals.position(start, self._position)
 
     # -- for delivery
 
@@ -287,7 +325,8 @@ class Stream:
             return False
         self.reason = reason
         # What is buffered was written before the command, and must not follow it.
-        self._must_cut = self._must_cut or reason is Ending.KICKED
+        if reason is Ending.KICKED and (self._start is None or not self._connection.is_flushed()):
+            self._must_cut = True
         if self.state is _LIVE:
             self._leave(self.position)
         # While the head is being sent, the abort ends `begin`.  Before that, it does
@@ -295,9 +334,22 @@ class Stream:
         if self.state is _OPENING:
             self._connection.abort(reset=reason is Ending.KICKED)
         else:
+            self._write_last(reason)
             self._end_soon()
         self._to(_CLOSING)
         return True
+
+    def _write_last(self, reason: Ending) -> None:
+        """Write why the stream ends, as far as that is wanted and there is room."""
+        last = events.LOST if reason is Ending.TOO_FAR_BEHIND else b""
+        if self._start is not None and not self._must_cut and self.state is not _BEHIND:
+            last += self._delivery.signals.goodbye(self._start, self._position, reason, self._delivery.hint())
+        if last:
+            try:
+                self._connection.write(last, False)
+            except Exception as error:
+                self._must_cut = True
+                log.warning("a write to a subscriber failed", id=self.seat.subscriber.id, error=repr(error))
 
     def sent_more(self) -> None:
         """End the response soon, because the client has sent more than its request."""
@@ -378,7 +430,6 @@ class Stream:
         try:
             await self._read_on()
         except PositionExpired:
-            self._connection.write(events.LOST)
             self.close(Ending.TOO_FAR_BEHIND)
         except Exception:
             log.exception("a stream failed", id=self.seat.subscriber.id)
@@ -392,11 +443,25 @@ class Stream:
             return
         # 2. Read and write a page at a time.
         reading = self._delivery.reading(self.seat, self._position)
+        while await self._read_to_end(reading):
+            # 3. Join the live streams.  There is no await between the end of the last
+            #    read and the join, so no entry is missed.
+            if not self._owes_position or self._start is None or self._write_position(self._start):
+                self._join()
+                return
+            if not await self._drain():
+                return
+
+    async def _read_to_end(self, reading: Reading) -> bool:
+        """Read the history, and write what is wanted, up to the live streams.
+
+        Returns False if the caller must stop.
+        """
         while (part := await reading.next()) is not None:
             if self.is_lost():  # no write may notice it, if little of the history is wanted
                 self.close(Ending.CONNECTION_LOST)
             if self.state is not _CATCHING_UP:
-                return
+                return False
             if part.start != self._position:  # the earliest position is known only now
                 self._position = part.start
                 self._delivery.begin(self.seat, part.start)
@@ -407,15 +472,22 @@ class Stream:
                 size += len(entry.frame)
                 if size >= CHUNK_BYTES:
                     if not await self._send(frames, entry.position):
-                        return
+                        return False
                     frames, size = [], 0
             if frames and not await self._send(frames, part.end):
-                return
+                return False
             self._position = part.end
-        # 3. Join the live streams.  There is no await between the end of the last read
-        #    and the join, so no entry is missed.
-        if self.state is _CATCHING_UP:
-            self._join()
+        return self.state is _CATCHING_UP
+
+    def _write_position(self, start: Start) -> bool:
+        """Write that the stream has caught up; return False if there is no room."""
+        self._owes_position = False
+        body = self._delivery.signals.position(start, self._position)
+        if self._connection.write(body, False):
+            return True
+        self._unwritten = self._position, body
+        self._to(_BEHIND)
+        return False
 
     async def _send(self, frames: list[bytes], position: int) -> bool:
         """Write the frames up to `position`, and wait until there is room for more.

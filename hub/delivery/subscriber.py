@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hub.auth.grant import CompiledGrant
+    from hub.history.cursor import Start
     from hub.logs import LogContext
     from hub.protocol.topics import TopicMatcher
 
@@ -114,6 +115,7 @@ class Subscriber:
     - `address`: where its request came from, as far as that is known.
     - `heard`: a mark for the commands that were known when its request came; None if no
       command can end it before it has a seat.
+    - `signals`: how it begins, if it wants signals (R91); None if it does not.
     - `log_context`: what log lines say about its request; None if it has none.
     - `ticket`: counts the connection toward the limits; None if it does not count.
     """
@@ -128,6 +130,7 @@ class Subscriber:
         "id",
         "log_context",
         "presence_after",
+        "signals",
         "start",
         "subscribed",
     )
@@ -144,6 +147,7 @@ class Subscriber:
         presence_after: float = math.inf,
         address: str = "",
         heard: int | None = None,
+        signals: Start | None = None,
         log_context: LogContext | None = None,
     ) -> None:
         self.id = new_id()  # N125: random, and no client chooses it
@@ -155,6 +159,7 @@ class Subscriber:
         self.presence_after = presence_after
         self.address = address
         self.heard = heard
+        self.signals = signals
         self.log_context = log_context
         self._ticket = ticket
 

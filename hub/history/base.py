@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from hub.control.commands import Command, Taken
     from hub.control.ledger import Ledger
+    from hub.history.opaque import Loss
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
 
@@ -251,6 +252,22 @@ class History(Protocol):
         Uses an index, and never scans the history.  Pass `presence` for a reader that
         may want presence updates: then also None if a later presence update is
         forgotten.
+        """
+        ...
+
+    def cursor(self, position: int, id: str = "") -> str:
+        """Return a new opaque cursor for a position that this node has read.
+
+        It is valid on all nodes, and shows nothing of the history.  `id` is that of the
+        entry at the position, if it is known: then the cursor is refused if the history
+        loses the entry without noticing.
+        """
+        ...
+
+    async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
+        """Return the position of an opaque cursor, or why updates after it are lost.
+
+        Pass `presence` for a reader that may want presence updates.
         """
         ...
 

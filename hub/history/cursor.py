@@ -5,7 +5,8 @@
     empty                         the end of the history      `earliest`            N107
     earliest                      the first event             `earliest`
     an id that the history has    after the first such event  that id               N115
-    any other id                  the first event             `earliest`            N108
+    an opaque cursor              its place                   that cursor           R95
+    any other                     the first event             `earliest`            N108
                                   or the end, by a setting    `earliest`            N109
 
 So a client that was away receives the updates that it missed, as far as the history
@@ -20,6 +21,7 @@ import structlog
 
 from hub.errors import HistoryUnavailable
 from hub.history.base import EARLIEST
+from hub.history.opaque import Loss, is_opaque
 from hub.protocol.updates import EARLIEST_ID
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ class Start(NamedTuple):
     """The position after which it receives entries, perhaps EARLIEST."""
     preceding: str | None
     """The id of the event before its first one, as far as that is known."""
+    cursor: str = ""
+    """The cursor that it has sent."""
+    loss: Loss | None = None
+    """Why updates after the cursor may be lost; None if none is."""
 
 
 async def find_start(
@@ -53,19 +59,27 @@ async def find_start(
     `live()`, the position of the live streams.  In all other cases, an unavailable
     history raises `HistoryUnavailable`.
     """
+    loss = None
     if cursor and cursor != EARLIEST_ID:
-        if (found := await history.find(cursor, presence=presence)) is not None:
-            return Start(found, cursor)
-        log.info("cursor not found", last_event_id=f"{cursor:.80}")
+        found: int | Loss | None
+        if is_opaque(cursor):
+            found = await history.locate(cursor, presence=presence)
+        else:
+            found = await history.find(cursor, presence=presence)
+        if isinstance(found, int):
+            return Start(found, cursor, cursor)
+        loss = found or Loss.UNKNOWN
+        log.info("cursor not found", last_event_id=f"{cursor:.80}", reason=loss.value)
+    asked = cursor or ""
     if cursor == EARLIEST_ID or (cursor and replay_unknown):
         # If the history is empty, the subscriber starts at its end.  The end is read
         # first, because an entry may be appended before the second read.
         end = await history.end()
-        return Start(EARLIEST if await history.newest() else end, EARLIEST_ID)
+        return Start(EARLIEST if await history.newest() else end, EARLIEST_ID, asked, loss)
     # The end of the history, whether it is dispatched yet or not: so the subscriber
     # gets no update whose publisher already has its answer.
     try:
         end = await history.end()
     except HistoryUnavailable:  # then no publisher gets an answer either
         end = live()
-    return Start(end, None if cursor is None else EARLIEST_ID)
+    return Start(end, None if cursor is None else EARLIEST_ID, asked, loss)

@@ -21,6 +21,7 @@ from hub.errors import ConfigurationError, ListFull, Outdated
 from hub.history import base
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
 from hub.history.node import new_node
+from hub.history.opaque import Loss, Seal, new_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
@@ -70,6 +71,7 @@ class MemoryHistory:
         self._seen: OrderedDict[bytes, int] = OrderedDict()
         self._present: dict[str, Present] = {}  # by id
         self._epoch = uuid.uuid4().hex
+        self._seal = Seal(new_key())
         self._grown: asyncio.Event | None = None  # set by the next append, if a follower waits for it
 
     @classmethod
@@ -195,6 +197,25 @@ class MemoryHistory:
         """Return the position of the earliest entry with this id, or None; in O(1)."""
         position = self._earliest.get(id)
         return None if position is None or (presence and position < self._presence.forgotten) else position
+
+    def cursor(self, position: int, id: str = "") -> str:
+        """Return a new opaque cursor for a position."""
+        return self._seal.cursor(self._epoch, position, id)
+
+    async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
+        """Return the position of an opaque cursor, or why updates are lost; in O(1)."""
+        place = self._seal.place(cursor)
+        if place is None:
+            return Loss.UNKNOWN
+        there = self._entries.get(place.number)
+        loss = place.loss(
+            self._epoch,
+            last=self._end,
+            there=None if there is None else there.update.id,
+            published=self._published.forgotten,
+            presence=self._presence.forgotten if presence else None,
+        )
+        return loss or place.number
 
     async def newest(self) -> Entry | None:
         """Return the newest entry, or None."""

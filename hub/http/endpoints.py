@@ -39,6 +39,7 @@ from starlette.staticfiles import StaticFiles
 
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
+from hub.delivery.signals import NAMES
 from hub.errors import UnsupportedContent
 from hub.http.listing import listed
 from hub.http.replay import ReplayResponse
@@ -46,7 +47,7 @@ from hub.http.request import Request
 from hub.http.response import STREAM_FIELDS, Published, cursor_headers, open_stream, stream_headers
 from hub.logs import DEBUGGED, current_request
 from hub.protocol.requests import FORM, content_type
-from hub.protocol.topics import FORBIDDEN, MATCHER_TYPES, subscriptions_path
+from hub.protocol.topics import MATCHER_TYPES, subscriptions_path
 from hub.subscribing import Ended, Question
 
 if TYPE_CHECKING:
@@ -160,8 +161,7 @@ class Endpoints:
         )
         if isinstance(opening, Ended):
             ended = Response(opening.first, headers=STREAM_FIELDS, media_type="text/event-stream")
-            if opening.cursor is not None and FORBIDDEN.isdisjoint(opening.cursor):  # else it is no id
-                ended.raw_headers += cursor_headers(opening.cursor)
+            ended.raw_headers += cursor_headers(opening.cursor)
             return request.answer(ended)
         subscriber, cursor = opening.subscriber, cursor_headers(opening.preceding)
         subscriber.log_context = request.logged.context if DEBUGGED.isEnabledFor(logging.INFO) else None
@@ -232,6 +232,7 @@ class Endpoints:
             "mercure_cookie": settings.cookie,
             "mercure_subscriptions": settings.subscriptions,
             "mercure_matcher_types_supported": list(MATCHER_TYPES),
+            "mercure_signals_supported": list(NAMES),
         }
         return JSONResponse(
             {name: value for name, value in document.items() if value}, headers={"Access-Control-Allow-Origin": "*"}

@@ -17,6 +17,8 @@ of the request, or somewhat further.  The last comment, `all`, reports that it i
 complete: a response may end early, for example if the token expires or the hub shuts
 down.
 
+A client that asks for signals (R91) gets the gap first, and the position before `all`.
+
 Both preferences (RFC 7240) are extensions of this hub.  If another hub does not know
 them, it keeps the stream open and sends no `Preference-Applied`.  With `metadata`, a
 comment before each event holds one line of JSON, which EventSource skips:
@@ -125,7 +127,8 @@ class Replay:
         self._link: UvicornLink | None = None  # the server's connection; None if the server is unknown
         self._timeout: asyncio.Timeout | None = None  # interrupts the response when it expires
         self._is_sending = True  # whether the server is still sending the head or a chunk
-        self._is_closed = delivery.closing is not None  # whether it should end
+        self._reason = delivery.closing  # why it should end early; None if it should not
+        self._position = subscriber.start  # everything up to here is sent
         self._is_cut = False  # whether it must end without its end, and without what is buffered
 
     async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +149,7 @@ class Replay:
                 # `close` was called.  If a chunk is stuck, the client does not read, so
                 # the end of the response would not reach it either.
                 if not self._is_sending and not self._is_cut:
-                    await send({"type": "http.response.body", "body": b""})
+                    await send({"type": "http.response.body", "body": self._goodbye()})
                 elif self._link is not None:
                     self._link.abort(reset=self._is_cut)
             finally:
@@ -175,19 +178,21 @@ class Replay:
     async def _bodies(self) -> AsyncIterator[bytes]:
         """Yield frames joined to CHUNK_BYTES or somewhat more; a frame may be large."""
         assert self._seat is not None
-        seat, position = self._seat, self._subscriber.start  # everything up to here is sent, or in the body to come
+        seat, start, signals = self._seat, self._subscriber.signals, self._delivery.signals
+        position = self._position  # everything up to here is sent, or in the body to come
         reading = self._delivery.reading(seat, position)
         leap, epoch = await base.current_epoch(self._history) if self._metadata else (0, "")
         end = await self._history.end()
-        frames: list[bytes] = []
+        frames: list[bytes] = [] if start is None else [signals.gap(start)]
         size = 0
         now = asyncio.get_running_loop().time
         sent = now()
-        while position < end and not self._is_closed:
+        while position < end and self._reason is None:
             try:
                 part = await reading.next()
             except PositionExpired:
-                return
+                self._reason = Ending.TOO_FAR_BEHIND
+                break
             if part is None:  # the rest is appended, but not dispatched yet
                 await self._delivery.moved()
                 continue
@@ -200,17 +205,29 @@ class Replay:
                 size += len(comment) + len(entry.frame)
                 if size >= CHUNK_BYTES:
                     yield b"".join(frames)
-                    frames, size = [], 0
+                    frames, size, self._position = [], 0, entry.position
                     sent = now()
             position = part.end
             # If little of a long history is wanted, send what there is, or a heartbeat,
             # so that the response is never silent for long.
             if now() > sent + _HEARTBEAT_SECONDS:
-                yield b"".join(frames) or events.HEARTBEAT
-                frames, size = [], 0
+                beat = events.HEARTBEAT if start is None else signals.heartbeat(start, position)
+                yield b"".join(frames) or beat
+                frames, size, self._position = [], 0, position
                 sent = now()
-        if not self._is_closed:
-            yield b"".join([*frames, events.ALL])
+        if self._reason is None:
+            frames += [events.ALL] if start is None else [signals.position(start, position), events.ALL]
+            yield b"".join(frames)
+        elif start is not None and not self._is_cut:
+            self._position = position
+            yield b"".join([*frames, self._goodbye()])
+
+    def _goodbye(self) -> bytes:
+        """Return the last signal of a response that ends early, if it is wanted."""
+        start, reason = self._subscriber.signals, self._reason
+        if start is None or reason is None:
+            return b""
+        return self._delivery.signals.goodbye(start, self._position, reason, self._delivery.hint())
 
     async def _comments(self, seat: Seat, entries: list[Entry], epoch: str) -> list[bytes]:
         """Return one comment with metadata for each entry; all are of one epoch."""
@@ -239,7 +256,7 @@ class Replay:
 
         Returns False if it is ending already.
         """
-        is_new, self._is_closed = not self._is_closed, True
+        is_new, self._reason = self._reason is None, self._reason or reason
         self._is_cut = self._is_cut or reason is Ending.KICKED
         expire(self._timeout)
         return is_new

@@ -22,7 +22,6 @@ from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.subscriber import ADDRESS, payer_at
 from hub.errors import Busy, Full, LimitExceeded, NotAsked, Undecided
 from hub.node.outage import Outage
-from hub.protocol import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -173,16 +172,15 @@ class Admission:
         ends = now + lifetime * self._random.uniform(0.8, 1.0) if lifetime else math.inf
         return (expires, True) if expires <= ends else (ends, False)
 
-    def first_bytes(self, *, ends: bool = False) -> bytes:
-        """Return the first bytes of a stream: a heartbeat, and a `retry:` field (N30).
+    def hint(self, *, ends: bool = False) -> float | None:
+        """Return how many seconds a client should wait before it reconnects (N30).
 
-        The time in the field is random, between half of the setting and one and a half
-        times it.  If the stream `ends` at once because of a fault of the hub, the time
-        is longer, the longer the fault lasts.  If the setting is 0, there is a field
-        during and after a fault only.
+        The time is random, between half of the setting and one and a half times it.  If
+        the stream `ends` at once because of a fault of the hub, the time is longer, the
+        longer the fault lasts.  If the setting is 0, there is a hint during and after a
+        fault only.
         """
-        seconds = self.outage.hint() if ends else self.outage.usual_hint()
-        return events.HEARTBEAT + (b"" if seconds is None else events.retry(seconds))
+        return self.outage.hint() if ends else self.outage.usual_hint()
 
 
 class Ticket:

@@ -12,6 +12,12 @@ An update is one event:
 Comments and the hint to reconnect are lines that no empty line follows: many readers
 take an empty line for the end of an event, even if there was none.
 
+A signal is an event of the hub's own, for clients that ask for signals (R91):
+
+    id: #…                    a cursor
+    event: mercure
+    data: {"type":"heartbeat"}
+
 An update is encoded once, and all its receivers share the bytes.  `Blocks` and
 `parse_block` read the format as the HTML standard says.
 """
@@ -21,11 +27,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hub.errors import EventTooLarge
+from hub.protocol.data import to_json
+from hub.protocol.updates import HUB_TYPE, Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from hub.protocol.updates import Update
 
 HEARTBEAT: Final = b":\n"
 """A comment: the first bytes of a stream, and the heartbeat if it is idle (R20, N8)."""
@@ -52,6 +58,22 @@ def retry(seconds: float) -> bytes:
     an event.  So the hint and the first event are one block.
     """
     return f"retry: {seconds * 1000:.0f}\n".encode()
+
+
+def first_bytes(seconds: float | None) -> bytes:
+    """Return the first bytes of a stream: a comment, and a hint if there is one."""
+    return HEARTBEAT + (b"" if seconds is None else retry(seconds))
+
+
+def signal(type: str, id: str, *, retry: int | None = None, **members: str | int | None) -> bytes:
+    """Return a signal as the bytes of an event, without the members that are None.
+
+    `retry`, in ms, is a member and also the field.  The id must be valid, as that of an
+    update.
+    """
+    given = {"type": type, **members, "retry": retry}
+    data = to_json({name: value for name, value in given.items() if value is not None})
+    return frame(Update((), data, id=id, type=HUB_TYPE, retry=retry))
 
 
 def frame(update: Update) -> bytes:

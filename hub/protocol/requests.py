@@ -31,6 +31,7 @@ Headers = list[tuple[bytes, bytes]]
 _MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{type}": type for type in MATCHER_TYPES}
 # In the order of precedence; the header comes before all of them (N13, V85).
 _CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
+_SIGNALS: Final = "signals"
 _CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
 FIELDS: Final = frozenset(["topic", "data", "private", "id", "type", "retry"])
 """The fields of an update in a form, and its members in JSON."""
@@ -105,6 +106,8 @@ class SubscribeRequest(NamedTuple):
     """
     last_event_id: str | None
     """The cursor; None if there is none, "" if there are only empty ones (N107)."""
+    signals: bool
+    """Whether the client wants signals (R91)."""
 
 
 def header_values(headers: Headers, name: bytes) -> list[bytes]:
@@ -198,7 +201,7 @@ def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits)
     wanted = [(name, value) for name, value in pairs if _is_matcher(name, limits)]
     _check_matchers(wanted, limits)
     selectors = dict.fromkeys((_MATCHER_PARAMETERS[name], value) for name, value in wanted)
-    return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, limits))
+    return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, limits), _wants_signals(pairs))
 
 
 def selectors_of(topics: Sequence[str], matchers: Matchers) -> list[Selector]:
@@ -225,7 +228,7 @@ def selectors_of(topics: Sequence[str], matchers: Matchers) -> list[Selector]:
 def parameters(limits: Limits) -> frozenset[str]:
     """Return the names of the parameters of a subscribe request that have a meaning."""
     classic = (CLASSIC, *_CLASSIC_CURSOR_PARAMETERS) if limits.classic else ()
-    return frozenset({*_MATCHER_PARAMETERS, *_CURSOR_PARAMETERS} - {CLASSIC}) | {*classic}
+    return frozenset({*_MATCHER_PARAMETERS, *_CURSOR_PARAMETERS, _SIGNALS} - {CLASSIC}) | {*classic}
 
 
 def _is_matcher(name: str, limits: Limits) -> bool:
@@ -287,6 +290,18 @@ def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers, limits: Li
         given += [text for name in names for key, text in parameters if key == name]
     # A page that has no cursor yet sends an empty one, so any other takes precedence.
     return next(filter(None, given), "" if given else None)
+
+
+def _wants_signals(pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether there is the parameter `signals`.
+
+    Raises InvalidRequest if it is not 1.
+    """
+    given = [value for name, value in pairs if name == _SIGNALS]
+    for value in given:
+        if value != "1":
+            raise InvalidRequest(f"signals must be 1, not {shown(value)}")
+    return bool(given)
 
 
 def content_type(headers: Headers) -> str:

@@ -20,7 +20,7 @@ from uritemplate import URITemplate
 
 from hub.protocol.data import to_json
 from hub.protocol.topics import CLASSIC, subscriptions_path
-from hub.protocol.updates import Update
+from hub.protocol.updates import HUB_TYPE, Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,5 +113,5 @@ class Subscription:
             (document["id"],),
             to_json(CONTEXT | document if self.is_classic else document),
             private=True,
-            type="mercure" if typed_classic or not self.is_classic else None,
+            type=HUB_TYPE if typed_classic or not self.is_classic else None,
         )

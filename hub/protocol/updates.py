@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hub.protocol.data import Data
 
 EARLIEST_ID: Final = "earliest"
+HUB_TYPE: Final = "mercure"
+"""The type of the hub's own events (N52)."""
 """The cursor for the position before all updates in the history (N110).
 
 No update can have this id (N116).
@@ -144,7 +146,7 @@ def check_fields(update: Update) -> None:
         raise InvalidRequest(f"id {shown(update.id)} is empty, or begins or ends with a space")
     if update.type is not None:
         check_text("type", update.type)
-        if update.type == "mercure":
+        if update.type == HUB_TYPE:
             raise InvalidRequest("type 'mercure' is reserved: it marks the hub's own events")
     if update.retry is not None and (not isinstance(update.retry, int) or update.retry < 0):
         raise InvalidRequest(f"retry {update.retry} is not a number of milliseconds")

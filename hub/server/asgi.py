@@ -52,6 +52,10 @@ class Link(Protocol):
         """Return the number of bytes that are not handed to the socket yet."""
         ...
 
+    def is_flushed(self) -> bool:
+        """Return whether the client's system has taken all that was written."""
+        ...
+
     def abort(self, *, reset: bool = False) -> None:
         """Close the connection at once, without sending its buffer.
 
@@ -77,6 +81,10 @@ class NoLink:
     def buffered(self) -> int:
         """Return 0."""
         return 0
+
+    def is_flushed(self) -> bool:
+        """Return True: an unknown server resets no connection, so it may say more."""
+        return True
 
     def abort(self, *, reset: bool = False) -> None:
         """Do nothing."""
@@ -194,6 +202,10 @@ class AsgiConnection:
         Returns 0 if the connection is lost, or if the server is unknown.
         """
         return 0 if self._is_lost else self._link.buffered()
+
+    def is_flushed(self) -> bool:
+        """Return whether the client's system has taken all that was written."""
+        return self._pending is None and self._link.is_flushed()
 
     def is_closing(self) -> bool:
         """Return whether the connection is closing or lost."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hub.server.begun import Begun
 from hub.server.http1 import MAX_BUFFERED, HttpProtocol
-from hub.server.socket_options import reset_at_close, tune_connection
+from hub.server.socket_options import is_flushed, reset_at_close, tune_connection
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -62,6 +62,10 @@ class UvicornLink:
     def buffered(self) -> int:
         """Return the number of bytes in the transport's write buffer."""
         return self.transport.get_write_buffer_size()
+
+    def is_flushed(self) -> bool:
+        """Return whether the client's system has taken all that was written."""
+        return is_flushed(self.transport)
 
     def abort(self, *, reset: bool = False) -> None:
         """Close the connection at once, and mark the response as disconnected.
@@ -196,6 +200,10 @@ class UvicornConnection:
     def buffered(self) -> int:
         """Return the number of bytes in the transport's write buffer."""
         return self._transport.get_write_buffer_size()
+
+    def is_flushed(self) -> bool:
+        """Return whether the client's system has taken all that was written."""
+        return is_flushed(self._transport)
 
     def is_closing(self) -> bool:
         """Return whether the connection is closing."""

@@ -16,6 +16,10 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
+if sys.platform == "linux":
+    import fcntl
+    import termios
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -57,6 +61,18 @@ def reset_at_close(transport: asyncio.BaseTransport) -> None:
     if connection is not None and _is_tcp(connection):
         with contextlib.suppress(OSError):  # the client has disconnected meanwhile
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def is_flushed(transport: asyncio.Transport) -> bool:
+    """Return whether the client's system has taken all that was written.
+
+    False if that is unknown, as on other systems than Linux.
+    """
+    connection: socket.socket | None = None if transport.is_closing() else transport.get_extra_info("socket")
+    if connection is not None and not transport.get_write_buffer_size() and sys.platform == "linux":
+        with contextlib.suppress(OSError):  # the client has disconnected meanwhile
+            return not any(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
+    return False
 
 
 def _is_tcp(one: socket.socket) -> bool:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Recorder:
     """A holder and outlet that records its writes."""
 
+    position = 0
+
     def __init__(self) -> None:
         self.writes: list[tuple[bytes, int]] = []
         self.reasons: list[Ending] = []

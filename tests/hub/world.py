@@ -172,6 +172,9 @@ class FakeConnection(Wire):
         await self._room.wait()
         return not self.is_closing()
 
+    def is_flushed(self) -> bool:
+        return not self.buffered()
+
     def unsent(self) -> int:
         return self._unsent
 

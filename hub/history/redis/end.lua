@@ -1,3 +1,4 @@
--- Returns no value: every reply has n of the newest entry.
+-- Returns the key of opaque cursors, if there is one.  Every reply has n of the newest
+-- entry.
 
-return reply()
+return reply(call('HGET', meta, 'cursor_key'))

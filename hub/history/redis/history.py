@@ -46,6 +46,7 @@ from hub.errors import ConfigurationError, HistoryUnavailable, ListFull, Outdate
 from hub.history import base, codec
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
 from hub.history.node import new_node
+from hub.history.opaque import Loss, Seal, new_key
 from hub.history.redis import scripts, server
 from hub.history.redis.url import CONNECT_TIMEOUT, open_client
 from hub.protocol.data import to_json
@@ -137,6 +138,8 @@ class RedisHistory:
         self._offset = 0  # the number that this node adds to n
         # The newest entry of each kind that this node knows: published, presence.
         self._anchors = _Anchor(0, b""), _Anchor(0, b"")
+        self._new_key = new_key()  # for a history that has none
+        self._seal = Seal(self._new_key)
         self._warned: set[str] = set()  # what the log has said of the server
 
     @classmethod
@@ -217,6 +220,27 @@ class RedisHistory:
         """Return the position of the earliest entry with this id, from a sorted set."""
         reply = await self._call(scripts.FIND, id.encode("utf-8", "surrogatepass"), int(presence))
         return None if reply.value is None else reply.offset + reply.value
+
+    def cursor(self, position: int, id: str = "") -> str:
+        """Return a new opaque cursor for a position."""
+        is_present = position >= self._offset
+        return self._seal.cursor(str(self._epoch) if is_present else "", position % base.EPOCH, id)
+
+    async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
+        """Return the position of an opaque cursor, or why updates are lost."""
+        place = self._seal.place(cursor)
+        if place is None:
+            return Loss.UNKNOWN
+        reply = await self._call(scripts.LOCATE, place.number)
+        epoch, id = reply.value
+        loss = place.loss(
+            str(epoch),
+            last=reply.last,
+            there=id and id.decode("utf-8", "surrogatepass"),
+            published=reply.published,
+            presence=reply.presence if presence else None,
+        )
+        return loss or reply.offset + place.number
 
     async def newest(self) -> Entry | None:
         """Return the newest entry of either kind, or None."""
@@ -356,10 +380,13 @@ class RedisHistory:
         A server whose memory is full takes no report, and can still be read.
         """
         try:
-            reply = await self._call(scripts.HEAR, *self._node, at_once=True)
-            self.ledger.others = [other.decode() for other in reply.value]
+            reply = await self._call(scripts.HEAR, *self._node, self._new_key, at_once=True)
+            key, others = reply.value
+            self.ledger.others = [other.decode() for other in others]
         except HistoryUnavailable:
-            await self._call(scripts.END, at_once=True)
+            key = (await self._call(scripts.END, at_once=True)).value
+        if key:
+            self._seal = Seal(key)
 
     async def command(self, command: Command) -> Taken:
         """Append a command to the list, in one script."""

@@ -62,6 +62,13 @@ class Database:
         """The open file, which may have been replaced; see `opened`."""
         self._failed: File | None = None  # the file that was open before a failure
 
+    @property
+    def known(self) -> File:
+        """The file that is open, or that was before a failure; it was opened once."""
+        file = self.file or self._failed
+        assert file is not None
+        return file
+
     def require_open(self) -> None:
         """Raise HistoryUnavailable if the history was closed."""
         if self.is_closed:

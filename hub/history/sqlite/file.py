@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import base
+from hub.history.opaque import Seal, new_key
 
 try:
     import fcntl
@@ -92,6 +93,9 @@ CREATE TABLE IF NOT EXISTS answer (
 
 The list of commands is never empty, so that a process always knows one of its numbers.
 """
+_CURSORS: Final = "CREATE TABLE IF NOT EXISTS cursor_key (key BLOB NOT NULL)"
+"""The table of the key of opaque cursors, which a process of an earlier time does not
+see."""
 _SINCE_2: Final = """
 CREATE TABLE seen (
     number INTEGER PRIMARY KEY,    -- ascending: the oldest first
@@ -144,6 +148,8 @@ class File:
         """The name of this epoch."""
         self.since: int
         """The position in the file before which entries may be missing."""
+        self.seal: Seal
+        """Makes and opens opaque cursors."""
         self.offset: int
         """The number that this process adds to a position in the file."""
         self._idle: deque[sqlite3.Connection] = deque()  # connections for the next readers
@@ -163,6 +169,7 @@ class File:
         try:
             self._prepare(synchronous, previous)
             self.epoch, self.since = self.writer.execute("SELECT epoch, since FROM state").fetchone()
+            self.seal = Seal(self.writer.execute("SELECT key FROM cursor_key").fetchone()[0])
         except BaseException:
             self.writer.close()
             raise
@@ -196,6 +203,10 @@ class File:
                 self._execute(_SINCE_2)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
             self._execute(_COMMANDS)
+            self._execute(_CURSORS)
+            connection.execute(
+                "INSERT INTO cursor_key SELECT ? WHERE NOT EXISTS (SELECT 1 FROM cursor_key)", (new_key(),)
+            )
             connection.execute(
                 "INSERT INTO command SELECT ?, '' WHERE NOT EXISTS (SELECT 1 FROM command)", (int(1_000 * time.time()),)
             )

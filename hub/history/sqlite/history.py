@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from hub.control.commands import Command, News
     from hub.history.base import Change, Retention
+    from hub.history.opaque import Loss
     from hub.history.sqlite.transaction import ReadTransaction, Writing
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
@@ -223,6 +224,17 @@ class SqliteHistory:
     async def find(self, id: str, *, presence: bool = False) -> int | None:
         """Return the position of the earliest entry with this id, by an index."""
         return await self._database.look_up(lambda reading: reading.find(id, presence=presence))
+
+    def cursor(self, position: int, id: str = "") -> str:
+        """Return a new opaque cursor for a position."""
+        file = self._database.known
+        # A position of an earlier epoch is before the offset of this one.
+        is_present = position >= file.offset
+        return file.seal.cursor(file.epoch if is_present else "", position % base.EPOCH, id)
+
+    async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
+        """Return the position of an opaque cursor, or why updates are lost."""
+        return await self._database.look_up(lambda reading: reading.locate(cursor, presence=presence))
 
     async def newest(self) -> Entry | None:
         """Return the newest entry, or None."""

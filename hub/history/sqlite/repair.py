@@ -107,6 +107,9 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
             first = first_position(damaged)
         with contextlib.suppress(sqlite3.DatabaseError):
             last, has_end = max(end, last_position(damaged)), True
+        with contextlib.suppress(sqlite3.DatabaseError, TypeError):  # so that cursors of before are told apart
+            (key,) = damaged.execute("SELECT key FROM cursor_key").fetchone()
+            new.writer.execute("UPDATE cursor_key SET key = ?", (key,))
         # 2. Find how many entries to expect, and which of them are presence updates.
         expected = last - first + 1
         with contextlib.suppress(sqlite3.DatabaseError, TypeError):

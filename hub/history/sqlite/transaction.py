@@ -27,6 +27,7 @@ from hub.control.ledger import ANSWERS_AGE, MAX_AGE, MAX_COMMANDS
 from hub.errors import PositionExpired
 from hub.history import base
 from hub.history.base import EARLIEST, Entry, Page, Retention, Stats
+from hub.history.opaque import Loss
 from hub.history.sqlite.file import (
     Unreadable,
     connect,
@@ -368,6 +369,8 @@ class ReadTransaction:
 
     def __init__(self, file: File, connection: sqlite3.Connection) -> None:
         self._path = file.path
+        self._epoch = file.epoch
+        self._seal = file.seal
         self._offset = file.offset
         self._since = file.since
         self._connection = connection
@@ -385,6 +388,22 @@ class ReadTransaction:
         if found is None or (presence and found[0] < forgotten_positions(self._connection)[1]):
             return None
         return self._offset + int(found[0])
+
+    def locate(self, cursor: str, *, presence: bool) -> int | Loss:
+        """Return the position of an opaque cursor, or why updates after it are lost."""
+        place = self._seal.place(cursor)
+        if place is None:
+            return Loss.UNKNOWN
+        there = self._connection.execute("SELECT id FROM log WHERE position = ?", (place.number,)).fetchone()
+        published, forgotten = forgotten_positions(self._connection)
+        loss = place.loss(
+            self._epoch,
+            last=last_position(self._connection),
+            there=there and there[0],
+            published=published,
+            presence=forgotten if presence else None,
+        )
+        return loss or self._offset + place.number
 
     def newest(self) -> Entry | None:
         """Return the newest entry, or None."""

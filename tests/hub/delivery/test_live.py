@@ -13,8 +13,10 @@ from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.live import Live
+from hub.delivery.signals import Signals
 from hub.delivery.subscriber import Subscriber
-from hub.history.base import Entry
+from hub.history.base import Entry, Retention
+from hub.history.memory import MemoryHistory
 from hub.node.matchers import MatcherCompiler
 from hub.protocol.updates import Update
 from skipfilter import LimitError
@@ -41,7 +43,10 @@ class World:
     def __init__(self, *, clock: Any = lambda: 0.0, wall_clock: Any = None, heartbeat: float = 0) -> None:
         self.audience = Audience(BASE, cached_topics=10_000, cached_topics_bytes=10**6)
         self.live = Live(self.audience, clock=clock)
-        self.heartbeats = Heartbeats(self.live, interval=heartbeat, clock=clock, wall_clock=wall_clock or clock)
+        signals = Signals(MemoryHistory(Retention(1, 1)), self.live, heartbeat=heartbeat)
+        self.heartbeats = Heartbeats(
+            self.live, signals, interval=heartbeat, clock=clock, wall_clock=wall_clock or clock
+        )
 
     def seat(
         self, subscribed: Sequence[str], granted: Sequence[str] = (), type: str = "topic", *, joins: bool = True

@@ -72,6 +72,9 @@ class Connection:
     def buffered(self) -> int:
         return self.left
 
+    def is_flushed(self) -> bool:
+        return not self.left
+
     def is_closing(self) -> bool:
         return self.closing
 
@@ -118,8 +121,8 @@ class Case:
     async def take_seat(self, subscriber: Subscriber, holder: Stream) -> Seat:
         return Seat(subscriber, holder)
 
-    def first_bytes(self, *, ends: bool = False) -> bytes:
-        return events.HEARTBEAT
+    def hint(self, *, ends: bool = False) -> float | None:
+        return None
 
     def begin(self, seat: Seat, position: int) -> None:
         raise AssertionError

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import HISTORIES, base
 from hub.history.base import EARLIEST, Change, Entry
+from hub.history.opaque import Loss
 from hub.history.redis.history import RedisHistory
 from hub.history.sqlite.history import SqliteHistory
 from hub.history.sqlite.transaction import row_of
@@ -67,6 +68,8 @@ class Model(RuleBasedStateMachine):
         self.most = {False: most, True: most_presence}
         bounds = {"max_updates": most, "presence_updates": most_presence}
         self.nodes = [node_of(url, **bounds) for _ in range(1 + (two and self.kind in SHARED))]
+        for node in self.nodes:
+            self.run(node.hear())  # a cursor is valid on all of them from then on
         self.all: list[tuple[int, Update]] = []
         self.presence: set[int] = set()
         self.kept: list[tuple[int, Update]] = []
@@ -74,6 +77,7 @@ class Model(RuleBasedStateMachine):
         self.forgotten = {False: 0, True: 0}
         self.present: dict[str, Present] = {}
         self.followers: list[tuple[Any, int]] = []
+        self.cursors: list[tuple[str, int]] = []
 
     def node(self, which: int) -> History:
         return self.nodes[which % len(self.nodes)]
@@ -151,6 +155,20 @@ class Model(RuleBasedStateMachine):
         if expected is not None and presence and expected < self.forgotten[True]:
             expected = None
         assert self.run(self.node(which).find(id, presence=presence)) == expected
+
+    @rule(which=st.integers(0, 1), knows_id=st.booleans())
+    def make_cursor(self, which: int, knows_id: bool) -> None:
+        position = self.run(self.node(which).end())
+        id = self.all[position - 1][1].id if knows_id and position else ""
+        self.cursors.append((self.node(which).cursor(position, id), position))
+
+    @precondition(lambda self: bool(getattr(self, "cursors", None)))
+    @rule(which=st.integers(0, 1), index=st.integers(0, 99), presence=st.booleans())
+    def locate(self, which: int, index: int, presence: bool) -> None:
+        cursor, position = self.cursors[index % len(self.cursors)]
+        is_old = position < max(self.forgotten[False], self.forgotten[True] if presence else 0)
+        found = self.run(self.node(which).locate(cursor, presence=presence))
+        assert found == (Loss.TOO_OLD if is_old else position)
 
     @rule(which=st.integers(0, 1), back=st.integers(-2, 12))
     def read(self, which: int, back: int) -> None:

@@ -282,7 +282,7 @@ async def test_an_error_of_a_replay_is_raised_and_its_end_is_no_departure(
             with pytest.raises(type(error), match=str(error)) if fails else contextlib.nullcontext():
                 await response({"type": "http", "method": "GET"}, receive, send)
             await asyncio.sleep(0)
-            assert not response.replay._is_closed
+            assert response.replay._reason is None
         assert its.delivery.connection_count == 0
     assert faults == []
 

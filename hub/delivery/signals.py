@@ -1,0 +1,107 @@
+"""Signals: what a stream says of itself, in events, to a client that asks (R91).
+
+    gap         first, if the client has sent a cursor: what was lost since, if anything
+    position    once, when the stream has caught up with the history
+    heartbeat   instead of the comment
+    goodbye     last, before the hub ends the stream, if there is room
+
+EventSource shows a page neither comments nor headers; these are for pages.  The id of
+each is a cursor.  Of an update that a stream does not receive, no byte of it depends on
+that (N111): only the opaque cursors move on.
+
+Belongs here: the texts of signals, and their cursors.  Does not belong here: when one
+is written (`stream`, `heartbeats`, `hub.http.replay`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hub.delivery.seat import Ending
+from hub.history.base import EARLIEST
+from hub.protocol import events
+from hub.protocol.topics import FORBIDDEN
+from hub.protocol.updates import EARLIEST_ID
+
+if TYPE_CHECKING:
+    from hub.delivery.live import Live
+    from hub.history.base import History
+    from hub.history.cursor import Start
+
+NAMES: Final = ("gap", "position", "heartbeat", "goodbye")
+"""The types of signals."""
+UNAVAILABLE: Final = "unavailable"
+"""The reason of a stream that ends before it begins, because of a fault of the hub."""
+_LONGEST_ID: Final = 4_096
+"""Characters of a cursor that comes back as the id of a signal, at most."""
+_SILENT: Final = frozenset({Ending.CLIENT_LEFT, Ending.CONNECTION_LOST})
+
+
+class Signals:
+    """The signals of the streams of one node.
+
+    `heartbeat` is the interval of heartbeats in seconds; 0 turns them off.
+    """
+
+    def __init__(self, history: History, live: Live, *, heartbeat: float) -> None:
+        self._history = history
+        self._live = live
+        self._heartbeat = round(heartbeat * 1_000) or None
+        # The heartbeats of this round, by position.  All streams share their bytes, and
+        # those of the next round differ, whether the history has moved on or not.
+        self._round: dict[int, bytes] = {}
+
+    def gap(self, start: Start) -> bytes:
+        """Return what was lost before a stream began; b"" if it has no cursor."""
+        if not start.cursor:
+            return b""
+        lost = "nothing" if start.loss is None else "some" if start.position == EARLIEST else "all"
+        return events.signal(
+            "gap", _asked(start), asked=start.cursor, lost=lost, reason=start.loss, last_event_id=start.preceding
+        )
+
+    def position(self, start: Start, position: int) -> bytes:
+        """Return that a stream has caught up with the history, at a position."""
+        return events.signal("position", self._cursor(start, position), heartbeat=self._heartbeat)
+
+    def begin_round(self) -> None:
+        """Begin a round of heartbeats."""
+        self._round.clear()
+
+    def heartbeat(self, start: Start, position: int) -> bytes:
+        """Return a heartbeat of this round."""
+        beat = self._round.get(position)
+        if beat is None:
+            beat = self._round[position] = events.signal("heartbeat", self._cursor(start, position))
+        return beat
+
+    def goodbye(self, start: Start, position: int, reason: Ending, seconds: float | None) -> bytes:
+        """Return why the hub ends a stream, and the seconds until the client should
+        come back, if there is a hint.  It was sent all up to a position.
+
+        b"" if nobody would read it.
+        """
+        if reason in _SILENT:
+            return b""
+        return goodbye(self._cursor(start, position), reason.name.lower(), seconds)
+
+    def _cursor(self, start: Start, position: int) -> str:
+        """Return a cursor with which a client receives what follows a position."""
+        # A stream that has received nothing leaves the cursor as it is, so that a gap
+        # is reported again.
+        if position == EARLIEST:
+            return _asked(start)
+        newest, id = self._live.newest
+        return self._history.cursor(position, id if newest == position else "")
+
+
+def goodbye(cursor: str, reason: str, seconds: float | None) -> bytes:
+    """Return why the hub ends a stream, and when the client should come back."""
+    milliseconds = None if seconds is None else round(seconds * 1_000)
+    return events.signal("goodbye", cursor, reason=reason, retry=milliseconds)
+
+
+def _asked(start: Start) -> str:
+    """Return the cursor of a client as an id, or `earliest` if it can be none (N29)."""
+    is_id = len(start.cursor) <= _LONGEST_ID and FORBIDDEN.isdisjoint(start.cursor)
+    return start.cursor if is_id else EARLIEST_ID

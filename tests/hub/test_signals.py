@@ -1,0 +1,484 @@
+"""Signals: what a stream says of itself, as bytes on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from hub.auth.signing import sign_classic_token
+from hub.development import DEVELOPMENT_KEY
+from hub.errors import HistoryUnavailable
+from hub.history.base import Retention
+from hub.history.memory import MemoryHistory
+from hub.server import HubProtocol
+from hub.server.http1 import AttachedProtocol
+from hub.testing import MemoryHub
+from tests.asgi import PATH, application, ask, current_token, follow
+from tests.hub.control.test_kick import is_reset
+from tests.hub.serving import served
+from tests.waiting import HANG, until
+from tests.wire import Event, Reply, bearer, request, subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from hub.http.embedding import HubApplication
+    from tests.hub.serving import Served
+
+pytestmark = pytest.mark.anyio
+
+DIALECTS = pytest.mark.parametrize("name", ["match", "topic"])
+CURSOR = "#[A-Za-z0-9_-]{70}"
+READER = current_token(subscribe=["*"])
+
+
+@pytest.fixture(params=[HubProtocol, AttachedProtocol, HttpToolsProtocol], ids=["detached", "attached", "uvicorn"])
+def protocol(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@contextlib.asynccontextmanager
+async def serving(protocol: Any, **settings: Any) -> AsyncIterator[tuple[MemoryHub, Served]]:
+    hub = MemoryHub(**{"subscriptions": False, "drain": 0} | settings)
+    async with served(hub.app, http=protocol) as server:
+        await until(lambda: hub.app.hub.is_running)
+        yield hub, server
+
+
+class Client:
+    """A client that wants signals, over a real socket; `body` has all its bytes."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        self.body = b""
+
+    @classmethod
+    async def of(cls, server: Served, name: str = "match", cursor: str | None = None, **more: Any) -> Client:
+        wanted = [(name, "a"), ("signals", "1"), *([] if cursor is None else [("last_event_id", cursor)])]
+        headers = [bearer(more["token"])] if "token" in more else []
+        return cls(await request(server, "GET", f"{PATH}?{urlencode(wanted)}", headers))
+
+    async def until(self, pattern: str) -> bytes:
+        """Read until the body matches a pattern, and return it."""
+        async with asyncio.timeout(HANG):
+            while not re.fullmatch(pattern.encode(), self.body, re.DOTALL):
+                chunk = await anext(self.reply.chunks(), None)
+                assert chunk is not None, self.body
+                self.body += chunk
+        return self.body
+
+    async def rest(self) -> str:
+        """Return what comes up to the end of the response, which must have one."""
+        had = len(self.body)
+        async with asyncio.timeout(HANG):
+            async for chunk in self.reply.chunks():
+                self.body += chunk
+        assert self.reply.ended
+        await self.reply.close()
+        return self.body[had:].decode()
+
+
+def frame(id: str, data: str, retry: str = "") -> str:
+    """The pattern of a signal."""
+    return f"id: {id}\nevent: mercure\ndata: {re.escape(data)}\n{retry}\n"
+
+
+def members(event: Event) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(event.data)
+    return found
+
+
+LIVE = frame(CURSOR, '{"type":"position","heartbeat":15000}')
+
+
+# -- each signal
+
+
+@DIALECTS
+async def test_r91_without_the_parameter_a_stream_has_no_signal(protocol: Any, name: str) -> None:
+    async with serving(protocol) as (hub, server):
+        await hub.app.publish("a", id="1")
+        await hub.app.publish("a", id="2")
+        async with await request(server, "GET", f"{PATH}?{name}=a&last_event_id=1") as reply:
+            first = await anext(reply.chunks())
+            if len(first) == 2:
+                first += await anext(reply.chunks())
+            assert first == b":\nid: 2\ndata: \n\n"
+            await until(lambda: hub.app.hub.delivery.live_count == 1)
+            hub.clock.advance(15)
+            assert await anext(reply.chunks()) == b":\n"
+            hub.app.hub.shutdown.begin()
+            assert await reply.body() == b""
+
+
+@pytest.mark.parametrize("value", ["", "0", "true", "11"])
+async def test_r91_another_value_of_the_parameter_is_refused(value: str) -> None:
+    async with application() as app:
+        answer = await ask(app, "GET", f"{PATH}?match=a&signals={value}")
+        assert (answer.status, answer.detail) == (400, f"signals must be 1, not {value!r}")
+        assert (await ask(app, "GET", f"{PATH}?match=a&signals=1&signals={value}")).status == 400
+
+
+@DIALECTS
+async def test_r92_r93_r95_a_cursor_that_the_history_has_loses_nothing(protocol: Any, name: str) -> None:
+    async with serving(protocol) as (hub, server):
+        for id in "12":
+            await hub.app.publish("a", id=id)
+        client = await Client.of(server, name, "1")
+        gap = frame("1", '{"type":"gap","asked":"1","lost":"nothing","last_event_id":"1"}')
+        await client.until(f":\n{gap}id: 2\ndata: \n\n{LIVE}")
+        assert client.reply.headers["mercure-last-event-id"] == "1"
+        # It continues with the cursor of the position, and with no other.
+        cursor = re.findall(CURSOR, client.body.decode())[-1]
+        await client.reply.close()
+        await hub.app.publish("a", id="3")
+        client = await Client.of(server, name, cursor)
+        gap = frame(cursor, f'{{"type":"gap","asked":"{cursor}","lost":"nothing","last_event_id":"{cursor}"}}')
+        await client.until(f":\n{gap}id: 3\ndata: \n\n{LIVE}")
+        await client.reply.close()
+
+
+@DIALECTS
+@pytest.mark.parametrize("replays", [True, False])
+async def test_r92_n108_n109_a_cursor_that_the_history_does_not_have(protocol: Any, name: str, replays: bool) -> None:
+    async with serving(protocol, replay_unknown=replays) as (hub, server):
+        await hub.app.publish("a", id="2")
+        client = await Client.of(server, name, "1")
+        lost = "some" if replays else "all"
+        gap = frame("1", f'{{"type":"gap","asked":"1","lost":"{lost}","reason":"unknown","last_event_id":"earliest"}}')
+        replayed = "id: 2\ndata: \n\n" if replays else ""
+        await client.until(f":\n{gap}{replayed}{LIVE}")
+        assert client.reply.headers["mercure-last-event-id"] == "earliest"
+        await client.reply.close()
+
+
+@DIALECTS
+async def test_r92_n110_all_that_the_history_has(protocol: Any, name: str) -> None:
+    async with serving(protocol) as (hub, server):
+        await hub.app.publish("a", id="1")
+        client = await Client.of(server, name, "earliest")
+        gap = frame("earliest", '{"type":"gap","asked":"earliest","lost":"nothing","last_event_id":"earliest"}')
+        await client.until(f":\n{gap}id: 1\ndata: \n\n{LIVE}")
+        await client.reply.close()
+
+
+@DIALECTS
+async def test_r92_r93_without_a_cursor_there_is_no_gap(protocol: Any, name: str) -> None:
+    async with serving(protocol, heartbeat=0) as (hub, server):
+        await hub.app.publish("a", id="1")
+        for cursor in (None, ""):
+            client = await Client.of(server, name, cursor)
+            await client.until(":\n" + frame(CURSOR, '{"type":"position"}'))
+            await client.reply.close()
+
+
+async def test_r92_r95_too_old_and_a_new_epoch_are_told_apart() -> None:
+    history = MemoryHistory(Retention(2, 10**6))
+    async with in_process(history) as app:
+        await app.publish("a", id="1")
+        cursor = history.cursor(1, "1")
+        for id in ("2", "3"):
+            await app.publish("b", id=id)
+        assert await gap_of(app, cursor) == {"lost": "nothing", "last_event_id": cursor}
+        await app.publish("b", id="4")
+        assert await gap_of(app, cursor) == {"lost": "some", "reason": "too_old", "last_event_id": "earliest"}
+        history._epoch = "another"
+        assert await gap_of(app, cursor) == {"lost": "some", "reason": "new_epoch", "last_event_id": "earliest"}
+        assert await gap_of(app, cursor + "x") == {"lost": "some", "reason": "unknown", "last_event_id": "earliest"}
+
+
+@pytest.mark.parametrize("cursor", ["a\nb", "\0", "\x85", "x" * 4_097])
+async def test_r92_n29_a_cursor_that_can_be_no_id_is_answered_with_the_earliest(cursor: str) -> None:
+    async with application() as app:
+        await app.publish("a")
+        async with follow(app, ("match", "a"), ("signals", "1"), ("last_event_id", cursor)) as stream:
+            event = await stream.next_event()
+            assert (event.id, members(event)["asked"]) == ("earliest", cursor)
+
+
+@contextlib.asynccontextmanager
+async def in_process(history: Any, **settings: Any) -> AsyncIterator[HubApplication]:
+    from hub import Settings, create_app
+
+    chosen = Settings(**{"dev": True, "retry": 0, "max_lifetime": 0, "subscriptions": False} | settings)
+    app = create_app(chosen, history=history)
+    async with app.running():
+        yield app
+
+
+async def gap_of(app: HubApplication, cursor: str) -> dict[str, Any]:
+    async with follow(app, ("match", "a"), ("signals", "1"), ("last_event_id", cursor)) as stream:
+        event = await stream.next_event()
+        gap = members(event)
+        assert event.type == "mercure"
+        assert event.id == gap.pop("asked") == cursor
+        assert gap.pop("type") == "gap"
+        return gap
+
+
+@DIALECTS
+async def test_r94_r95_a_heartbeat_is_an_event_whose_cursor_moves_on(protocol: Any, name: str) -> None:
+    async with serving(protocol, history_updates=2) as (hub, server):
+        client = await Client.of(server, name)
+        beat = frame(CURSOR, '{"type":"heartbeat"}')
+        await client.until(f":\n{LIVE}")
+        hub.clock.advance(15)
+        await client.until(f":\n{LIVE}{beat}")
+        for _ in range(5):
+            await hub.app.publish("b")
+        hub.clock.advance(15)
+        await client.until(f":\n{LIVE}{beat}{beat}")
+        await client.reply.close()
+        cursors = re.findall(CURSOR, client.body.decode())
+        assert len(set(cursors)) == 3
+        found = [await hub.app.hub.history.locate(cursor) for cursor in cursors]
+        assert found == ["too_old", "too_old", 5]
+
+
+async def test_r94_all_streams_share_the_bytes_of_a_round() -> None:
+    """So that a heartbeat costs no more than a comment."""
+    hub = MemoryHub(subscriptions=False)
+    async with hub.app.running(), contextlib.AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(follow(hub.app, ("match", "a"), ("signals", "1"))) for _ in range(20)
+        ]
+        beats = []
+        for _ in range(2):
+            hub.clock.advance(15)
+            for stream in streams:
+                while (event := await stream.next_event()).data != '{"type":"heartbeat"}':
+                    pass
+                beats.append(event.id)
+        assert len(set(beats)) == 2
+        assert len(set(beats[:20])) == 1
+
+
+# -- goodbye
+
+
+def goodbye(reason: str) -> str:
+    return frame(CURSOR, f'{{"type":"goodbye","reason":"{reason}"}}')
+
+
+async def expire(hub: MemoryHub) -> None:
+    hub.clock.advance(100)
+
+
+async def shut_down(hub: MemoryHub) -> None:
+    hub.app.hub.shutdown.begin()
+
+
+async def kick(hub: MemoryHub) -> None:
+    await hub.app.disconnect(subject="alice")
+
+
+@DIALECTS
+@pytest.mark.parametrize(
+    ("reason", "ends"), [("expired", expire), ("max_lifetime", expire), ("shutdown", shut_down), ("kicked", kick)]
+)
+async def test_r96_a_stream_says_why_it_ends(
+    protocol: Any, name: str, reason: str, ends: Callable[[MemoryHub], Any]
+) -> None:
+    async with serving(protocol, max_lifetime=90 if reason == "max_lifetime" else 0) as (hub, server):
+        seconds = 50 if reason == "expired" else 10_000
+        token = sign_classic_token(
+            DEVELOPMENT_KEY, publish=[], subscribe=["*"], subject="alice", seconds=seconds, now=time.time()
+        )
+        client = await Client.of(server, name, token=token)
+        await client.until(f":\n{LIVE}")
+        await until(lambda: hub.app.hub.delivery.live_count == 1)
+        await hub.app.publish("a", id="1")
+        await client.until(f":\n{LIVE}id: 1\ndata: \n\n")
+        await ends(hub)
+        last = await client.rest()
+        assert re.fullmatch(goodbye(reason), last), last
+        if reason != "shutdown":
+            # Its cursor is that of the last update.
+            await hub.app.publish("a", id="2")
+            [cursor] = re.findall(CURSOR, last)
+            client = await Client.of(server, name, cursor)
+            await client.until(f".*\n\nid: 2\ndata: \n\n{LIVE}")
+            await client.reply.close()
+
+
+async def test_r96_r82_a_kicked_client_that_has_not_read_all_is_reset_without_a_word(protocol: Any) -> None:
+    async with serving(protocol, send_buffer=2**16) as (hub, server):
+        token = sign_classic_token(
+            DEVELOPMENT_KEY, publish=[], subscribe=["*"], subject="alice", seconds=10_000, now=time.time()
+        )
+        target = f"{PATH}?match=a&signals=1"
+        slow = await request(server, "GET", target, [bearer(token)], receive_buffer=2**12)
+        await until(lambda: hub.app.hub.delivery.live_count == 1)
+        for _ in range(40):
+            await hub.app.publish("a", data="x" * 50_000)
+        await until(lambda: hub.app.hub.delivery.live_count == 0)
+        await kick(hub)
+        assert await is_reset(slow)
+
+
+async def test_r96_when_to_come_back_is_a_member_and_the_field_of_the_stream() -> None:
+    async with application(retry=2) as app:
+        async with follow(app, ("match", "a"), ("signals", "1")) as stream:
+            await stream.next_event()
+            app.hub.shutdown.begin(at_once=True)
+            event = await stream.next_event()
+            assert event.retry is not None
+            assert members(event) == {"type": "goodbye", "reason": "shutdown", "retry": int(event.retry)}
+            assert 1_000 <= int(event.retry) <= 3_000
+            await stream.end()
+        # A stream that comes during the shutdown ends at once, and says so.
+        async with follow(app, ("match", "a"), ("signals", "1"), ("last_event_id", "x")) as stream:
+            assert [members(await stream.next_event())["type"] for _ in range(2)] == ["gap", "goodbye"]
+            await stream.end()
+            retries = re.findall(rb"retry: (\d+)\n", stream.body)
+            assert len(retries) == 2
+            assert retries[0] == retries[1]
+
+
+async def test_r96_a_stream_that_has_fallen_behind_the_history() -> None:
+    async with serving(HubProtocol, send_buffer=2**16, history_updates=10) as (hub, server):
+        target = f"{PATH}?match=a&signals=1"
+        slow = await request(server, "GET", target, receive_buffer=2**12)
+        await until(lambda: hub.app.hub.delivery.live_count == 1)
+        for n in range(60):
+            await hub.app.publish("a", data="x" * 50_000, id=str(n))
+        received = [event async for event in slow.events()]
+        assert slow.ended
+        *updates, last = received
+        assert members(last) == {"type": "goodbye", "reason": "too_far_behind"}
+        # Its cursor is too old, and the next stream says so.
+        client = await Client.of(server, cursor=last.id)
+        await client.until(".*id: 59\ndata: x*\n\n" + LIVE)
+        assert '"reason":"too_old"' in client.body.decode()
+        await client.reply.close()
+        await slow.close()
+        assert [event.id for event in updates[1:]] == [str(n) for n in range(len(updates) - 1)]
+
+
+async def test_r96_a_hub_without_its_history_says_that_it_is_unavailable() -> None:
+    class Failing(MemoryHistory):
+        is_down = False
+
+        async def find(self, id: str, *, presence: bool = False) -> int | None:
+            if self.is_down:
+                raise HistoryUnavailable("planted")
+            return await super().find(id, presence=presence)
+
+    history = Failing(Retention(10, 10**6))
+    async with in_process(history, retry=2) as app:
+        history.is_down = True
+        for cursor, id in (("x", "x"), ("a\nb", "")):
+            parameters = ("match", "a"), ("signals", "1"), ("last_event_id", cursor)
+            async with follow(app, *parameters) as stream:
+                await stream.end()
+                found = re.fullmatch(
+                    rb":\nretry: (\d+)\nid: (.*)\nevent: mercure\ndata: (.*)\nretry: (\d+)\n\n", stream.body
+                )
+                assert found is not None, stream.body
+                assert found[1] == found[4]
+                assert found[2].decode() == id
+                assert json.loads(found[3]) == {"type": "goodbye", "reason": "unavailable", "retry": int(found[1])}
+
+
+# -- a response that ends
+
+
+@DIALECTS
+async def test_r91_a_response_with_wait_0_has_signals_too(name: str) -> None:
+    async with in_process(MemoryHistory(Retention(10, 10**6))) as app:
+        for id in "12":
+            await app.publish("a", id=id)
+        prefer = [("prefer", "wait=0")]
+        async with follow(app, (name, "a"), ("signals", "1"), ("last_event_id", "1"), headers=prefer) as stream:
+            await stream.end()
+            gap = frame("1", '{"type":"gap","asked":"1","lost":"nothing","last_event_id":"1"}')
+            assert re.fullmatch(f"{gap}id: 2\ndata: \n\n{LIVE}: all\n", stream.body.decode())
+        # So the present position can be asked for.
+        async with follow(app, (name, "a"), ("signals", "1"), headers=prefer) as stream:
+            await stream.end()
+            assert re.fullmatch(f"{LIVE}: all\n", stream.body.decode())
+            [cursor] = re.findall(CURSOR, stream.body.decode())
+        await app.publish("a", id="3")
+        async with follow(app, (name, "a"), ("last_event_id", cursor), headers=prefer) as stream:
+            await stream.end()
+            assert stream.body == b"id: 3\ndata: \n\n: all\n"
+
+
+# -- what a signal does not show
+
+
+async def test_r97_n111_updates_that_a_stream_does_not_receive_change_no_byte() -> None:
+    """The same stream, beside updates of others and without them."""
+
+    async def bodies(beside: Callable[[HubApplication], Any]) -> list[bytes]:
+        hub, found = MemoryHub(subscriptions=False), []
+        async with hub.app.running():
+            await hub.app.publish("a", id="1")
+            await beside(hub.app)
+            for cursor in ("1", "earliest", "unknown", None):
+                parameters = [("match", "a"), ("signals", "1")]
+                parameters += [] if cursor is None else [("last_event_id", cursor)]
+                async with follow(hub.app, *parameters) as stream:
+                    while '"position"' not in (await stream.next_event()).data:
+                        pass
+                    await beside(hub.app)
+                    await hub.app.publish("a", id=f"2{cursor}")
+                    await beside(hub.app)
+                    await stream.next_event()
+                    await until(lambda: hub.app.hub.delivery.dispatched == hub.app.hub.delivery.position)
+                    hub.clock.advance(15)
+                    await stream.next_event()
+                    await beside(hub.app)
+                    hub.clock.advance(15)
+                    await stream.next_event()
+                    if cursor is None:
+                        hub.app.hub.shutdown.begin(at_once=True)
+                        await stream.end()
+                    found.append(re.sub(CURSOR.encode(), b"#", stream.body))
+        return found
+
+    async def nothing(app: HubApplication) -> None:
+        pass
+
+    async def private(app: HubApplication) -> None:
+        for n in range(150):
+            await app.publish("a", data="secret", private=True, id=f"private {n} {time.monotonic_ns()}")
+
+    async def others(app: HubApplication) -> None:
+        for _ in range(3):
+            await app.publish("b", data="x" * 100)
+
+    alone = await bodies(nothing)
+    assert alone == await bodies(private) == await bodies(others)
+    assert sum(body.count(b'heartbeat"}') for body in alone) == 8
+
+
+async def test_r98_all_listed_signals_are_those_of_streams() -> None:
+    from hub.delivery.signals import NAMES
+
+    hub = MemoryHub(subscriptions=False)
+    async with hub.app.running(), follow(hub.app, ("match", "a"), ("signals", "1"), ("last_event_id", "x")) as stream:
+        types = [members(await stream.next_event())["type"] for _ in range(2)]
+        hub.clock.advance(15)
+        types.append(members(await stream.next_event())["type"])
+        hub.app.hub.shutdown.begin(at_once=True)
+        types.append(members(await stream.next_event())["type"])
+        assert types == list(NAMES)
+
+
+async def test_r95_a_plain_client_may_send_an_opaque_cursor(protocol: Any) -> None:
+    async with serving(protocol) as (hub, server):
+        await hub.app.publish("a", id="1")
+        cursor = hub.app.hub.history.cursor(1)
+        await hub.app.publish("a", id="2")
+        async with await subscribe(server, ("topic", "a"), last_event_id=cursor) as reply:
+            assert (await reply.next_event()).id == "2"
+            assert reply.headers["mercure-last-event-id"] == reply.headers["last-event-id"] == cursor
