@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import httpx2
 
-from hub.client.errors import Unreachable
+from hub.client.errors import NoAnswer, Unreachable
 from hub.client.following import Following
 from hub.client.messages import (
     FORM,
@@ -28,12 +29,13 @@ from hub.client.messages import (
     sending,
 )
 from hub.protocol.events import MAX_EVENT
+from hub.protocol.topics import WILDCARD
 from hub.proxies import usable_proxies
 from skipfilter.errors import not_copied
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -83,6 +85,7 @@ class Client:
         with usable_proxies():
             self._http = httpx2.AsyncClient(**http_options(timeout, headers, ssl_context), transport=transport)
         self._answer = httpx2.Timeout(timeout)
+        self._stream = httpx2.Timeout(timeout, read=None)  # `_next` limits it
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,6 +138,7 @@ class Client:
         wait: bool = True,
         on_open: Callable[[], object] | None = None,
         on_gap: Callable[[str], object] | None = None,
+        on_heartbeat: Callable[[], object] | None = None,
         **matchers: Unpack[Matchers],
     ) -> AsyncGenerator[Event, None]:
         """Yield the updates that match any of `topics` or `matchers`.
@@ -149,7 +153,9 @@ class Client:
         when it has all that the history has.  `on_open` is called for each connection,
         as soon as no later update can be missed.  `on_gap` is called if updates may be
         missing: with the last id if the hub no longer has that update, or with "" if
-        the connection was lost before the first update.
+        the connection was lost before the first update.  `on_heartbeat` is called when
+        this hub shows that an idle stream is alive.  If two do not come, the connection
+        counts as lost; other hubs must send something within 120 s.
 
         Raises an error if the first connection fails, or if the hub refuses the
         subscription; `NotAHub` if the response is no event stream; `EventTooLarge` for
@@ -165,17 +171,40 @@ class Client:
             max_event=self._max_event,
             on_open=on_open,
             on_gap=on_gap,
+            on_heartbeat=on_heartbeat,
         )
+        async with aclosing(self._follow(following)) as events:
+            async for event in events:
+                yield event
+
+    async def position(self) -> str:
+        """Return a cursor for now: a subscription with it as `last_event_id` receives
+        all that is published after this call.
+
+        So first ask for the position, then load what you have stored, and subscribe
+        from the position: nothing is missing in between.
+
+        Raises `Refused` if the hub refuses a subscription, and `NotAHub` if it is a hub
+        of another kind, which has no such cursors.
+        """
+        following = Following((), {"match": WILDCARD}, None, wait=False, retry=self._retry, max_event=self._max_event)
+        async with aclosing(self._follow(following)) as events:
+            async for _ in events:
+                pass
+        return following.require_cursor()
+
+    async def _follow(self, following: Following) -> AsyncGenerator[Event, None]:
         while True:
             headers = following.headers() + await self._credentials()
             try:
                 with sending():
                     async with self._http.stream(
-                        "GET", self._url, params=following.params, headers=headers
+                        "GET", self._url, params=following.params, headers=headers, timeout=self._stream
                     ) as response:
                         if response.status_code == 200:
                             following.begin(response)
-                            async for part in aparts_of(response):
+                            parts = aparts_of(response)
+                            while (part := await self._next(parts, following.silence)) is not None:
                                 for event in following.feed(part):
                                     yield event
                         else:
@@ -185,6 +214,18 @@ class Client:
             if following.end():
                 return
             await asyncio.sleep(following.pause())
+
+    @staticmethod
+    async def _next(parts: AsyncIterator[bytes], silence: float) -> bytes | None:
+        """Return the next part of a stream, or None after the last one.
+
+        Raises `NoAnswer` if there is none for so many seconds.
+        """
+        try:
+            async with asyncio.timeout(silence):
+                return await anext(parts, None)
+        except TimeoutError:
+            raise NoAnswer(f"nothing has come for {silence:g} s") from None
 
     async def _post(self, content: bytes, *, content_type: tuple[bytes, bytes]) -> Answer:
         headers = [content_type, IDENTITY, *await self._credentials()]

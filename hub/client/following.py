@@ -4,6 +4,9 @@
        ▲                         └──► refused, lost ────┘            │
        └─────────────────────────────────────────────────────────────┘
 
+The client asks for signals (hub.delivery.signals), which it does not pass on.  Other
+hubs send none.
+
 Belongs here: the cursor, the reconnection time, and which refusal ends a subscription.
 Does not belong here: sockets and sleeping, which differ in the two clients.
 """
@@ -13,12 +16,12 @@ from __future__ import annotations
 import logging
 import time
 from random import uniform
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hub.client.errors import NotAHub
-from hub.client.messages import Event, is_compressed
+from hub.client.messages import SILENCE, Event, is_compressed
 from hub.protocol.data import patterns_of, require_topics
-from hub.protocol.events import ALL, STREAM, Blocks, parse_block
+from hub.protocol.events import ALL, STREAM, WITH_SIGNALS, Blocks, parse_block, signal_in
 from hub.protocol.updates import EARLIEST_ID
 from skipfilter.text import shown
 
@@ -44,6 +47,10 @@ SHORT_SECONDS: Final = 1.0
 JITTER: Final = 1.0, 1.5
 """A pause is lengthened by a random factor between these, so that clients which have
 lost the same hub do not return together."""
+SILENT_BEATS: Final = 2
+"""The number of heartbeats that a stream misses before it is considered dead, ..."""
+LATE_BEAT: Final = 5.0
+"""... and the seconds by which the last of them may come late."""
 _MAX_RETRY_DIGITS: Final = 18
 _ALL: Final = ALL.decode().strip(": \n")  # the comment at the end of a complete batch
 _CURSORS: Final = b"mercure-last-event-id", b"last-event-id"  # of the current and the classic dialect
@@ -55,7 +62,8 @@ class Following:
     `retry` is the seconds before a reconnection, unless the hub says otherwise.  If it
     does not `wait` for new updates, it is over when it has those of the history.  An
     event has at most `max_event` bytes.  `on_open` is called when the hub has accepted
-    the subscription, and `on_gap` with the last id, or "", if updates may be missing.
+    the subscription, `on_gap` with the last id, or "", if updates may be missing, and
+    `on_heartbeat` for each heartbeat that the hub sends as a signal.
     `clock` returns monotonic seconds.
     """
 
@@ -68,17 +76,22 @@ class Following:
         wait: bool,
         retry: float,
         max_event: int,
-        on_open: Callable[[], object] | None,
-        on_gap: Callable[[str], object] | None,
+        on_open: Callable[[], object] | None = None,
+        on_gap: Callable[[str], object] | None = None,
+        on_heartbeat: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         require_topics(topics)
-        self.params = (*(("topic", topic) for topic in topics), *patterns_of(matchers))
-        self._cursor = last_event_id or ""
+        self.params = (*(("topic", topic) for topic in topics), *patterns_of(matchers), WITH_SIGNALS)
+        self.cursor = last_event_id or ""
+        """The id of the last event or signal."""
+        self.silence = SILENCE
+        """Seconds without a byte before a stream is considered dead."""
         self._wait = wait
         self._retry = retry
         self._on_open = on_open
         self._on_gap = on_gap
+        self._on_heartbeat = on_heartbeat
         self._max_event = max_event
         self._clock = clock
         self._blocks = Blocks(max_event)
@@ -86,13 +99,14 @@ class Following:
         self._opened: float | None = None  # when it has, on this connection
         self._has_event = False  # whether this connection has brought an event
         self._failures = 0  # the number of attempts since a stream brought an event, or lasted
+        self._reason = ""  # why the hub has ended this connection, for the log
         self._least = 0.0  # the pause that a refusal asks for, in seconds
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers of the next request."""
         headers = [*STREAM]
-        if self._cursor:
-            headers.append((b"Last-Event-ID", self._cursor.encode("utf-8")))
+        if self.cursor:
+            headers.append((b"Last-Event-ID", self.cursor.encode("utf-8")))
         if not self._wait:
             headers.append((b"Prefer", b"wait=0"))
         return headers
@@ -112,7 +126,7 @@ class Following:
         self._blocks = Blocks(self._max_event)
         raw = {name.lower(): value for name, value in reversed(response.headers.raw)}
         answered = next((raw[name] for name in _CURSORS if name in raw), None)
-        asked = self._cursor
+        asked = self.cursor
         is_gap = answered is not None and asked not in ("", EARLIEST_ID) and answered != asked.encode("utf-8")
         if is_gap:
             log.warning("the hub no longer has the update %s, so updates may be missing", shown(asked))
@@ -126,11 +140,26 @@ class Following:
         """Yield the events that end in a part of the stream."""
         for block in map(parse_block, self._blocks.feed(part)):
             if block.id is not None:
-                self._cursor = block.id
+                self.cursor = block.id
             milliseconds = self._note_retry(block)
-            if block.data is not None:  # otherwise it is no event
+            if (signal := signal_in(block)) is not None:
+                self._note(signal)
+            elif block.data is not None:  # otherwise it is no event
                 self._has_event = True
-                yield Event(block.type or "message", block.data, self._cursor, milliseconds)
+                yield Event(block.type or "message", block.data, self.cursor, milliseconds)
+
+    def _note(self, signal: dict[str, Any]) -> None:
+        """Take a signal.  The header has told of a gap already."""
+        match signal["type"]:
+            case "position":
+                interval = signal.get("heartbeat")
+                if isinstance(interval, int) and 0 < interval <= LONGEST_RETRY * 1_000:
+                    self.silence = SILENT_BEATS * interval / 1_000 + LATE_BEAT
+            case "heartbeat":
+                if self._on_heartbeat is not None:
+                    self._on_heartbeat()
+            case "goodbye":
+                self._reason = f": {shown(str(signal.get('reason')))}"
 
     def end(self) -> bool:
         """Note that the connection is over, and return whether nothing is left."""
@@ -156,12 +185,19 @@ class Following:
             raise error
         self._failures += self._opened is None
 
+    def require_cursor(self) -> str:
+        """Return the cursor.  Raises NotAHub if the hub has given none."""
+        if not self.cursor:
+            raise NotAHub("the hub does not say its position: it has no signals")
+        return self.cursor
+
     def pause(self) -> float:
         """Return the seconds before the next connection."""
         longest, first = max(LONGEST_PAUSE, self._retry), max(self._retry, SHORTEST_PAUSE)
         grown = min(longest, first * 2.0 ** min(self._failures, 16))
         seconds = max(self._least, grown) * uniform(*JITTER)  # noqa: S311
-        log.info("the connection has ended; the next one begins in %.1f s", seconds)
+        log.info("the connection has ended; the next one begins in %.1f s%s", seconds, self._reason)
+        self._reason = ""
         return seconds
 
     def _note_retry(self, block: Block) -> int | None:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from hub.protocol.updates import Update
 
 SILENCE: Final = 120.0
-"""Seconds without a byte before a stream is considered dead.
+"""Seconds without a byte before a stream is considered dead, if the hub has not said
+how often it sends a heartbeat.
 
-Some hubs send a heartbeat only every 40 s.
+Some hubs send one only every 40 s.
 """
 FORM: Final = (b"Content-Type", b"application/x-www-form-urlencoded")
 LINES: Final = (b"Content-Type", b"application/x-ndjson")
@@ -49,7 +50,7 @@ class Event:
     retry: int | None
     """Milliseconds to wait before a reconnection, if the event says so.
 
-    The hint at the start of a stream is on its first event.
+    The hint at the start of a stream is on its first event, if the hub has no signals.
     """
 
     def json(self) -> Any:

@@ -27,6 +27,7 @@ from hub.client.messages import (
     sending,
 )
 from hub.protocol.events import MAX_EVENT
+from hub.protocol.topics import WILDCARD
 from hub.proxies import usable_proxies
 from skipfilter.errors import not_copied
 
@@ -134,6 +135,7 @@ class SyncClient:
         wait: bool = True,
         on_open: Callable[[], object] | None = None,
         on_gap: Callable[[str], object] | None = None,
+        on_heartbeat: Callable[[], object] | None = None,
         **matchers: Unpack[Matchers],
     ) -> Generator[Event, None, None]:
         """Yield the updates that match any of `topics` or `matchers`.
@@ -148,7 +150,10 @@ class SyncClient:
         when it has all that the history has.  `on_open` is called for each connection,
         as soon as no later update can be missed.  `on_gap` is called if updates may be
         missing: with the last id if the hub no longer has that update, or with "" if
-        the connection was lost before the first update.
+        the connection was lost before the first update.  `on_heartbeat` is called when
+        this hub shows that an idle stream is alive.  If two do not come, a connection
+        counts as lost, from the second one on; the first one, and those of other hubs,
+        if nothing comes for 120 s.
 
         Raises an error if the first connection fails, or if the hub refuses the
         subscription; `NotAHub` if the response is no event stream; `EventTooLarge` for
@@ -164,13 +169,29 @@ class SyncClient:
             max_event=self._max_event,
             on_open=on_open,
             on_gap=on_gap,
+            on_heartbeat=on_heartbeat,
         )
+        yield from self._follow(following)
+
+    def position(self) -> str:
+        """Return a cursor for now: a subscription with it as `last_event_id` receives
+        all that is published after this call; see `Client.position`.
+        """
+        following = Following((), {"match": WILDCARD}, None, wait=False, retry=self._retry, max_event=self._max_event)
+        for _ in self._follow(following):
+            pass
+        return following.require_cursor()
+
+    def _follow(self, following: Following) -> Generator[Event, None, None]:
         while True:
             headers = following.headers() + self._credentials()
+            timeout = httpx2.Timeout(self._answer.connect, read=following.silence)
             try:
                 with (
                     sending(),
-                    self._http.stream("GET", self._url, params=following.params, headers=headers) as response,
+                    self._http.stream(
+                        "GET", self._url, params=following.params, headers=headers, timeout=timeout
+                    ) as response,
                 ):
                     if response.status_code == 200:
                         following.begin(response)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hub.history.base import History
     from hub.history.cursor import Start
 
-NAMES: Final = ("gap", "position", "heartbeat", "goodbye")
-"""The types of signals."""
 UNAVAILABLE: Final = "unavailable"
 """The reason of a stream that ends before it begins, because of a fault of the hub."""
 _LONGEST_ID: Final = 4_096

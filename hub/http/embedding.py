@@ -24,6 +24,7 @@ from hub.auth.signing import token_command
 from hub.errors import Closing, ConfigurationError, NotRunning
 from hub.history import open_history
 from hub.http.application import Application
+from hub.http.listing import discovery_link
 from hub.http.operator import Operator, OperatorListeners
 from hub.hub import Hub
 from hub.logs import configure_log, log_beside_uvicorn
@@ -280,6 +281,39 @@ class HubApplication(Application):
         has forgotten updates before they were read.
         """
         return self.hub.subscribing.read(selectors_of(topics, matchers), last_event_id, waits=wait)
+
+    async def position(self) -> str:
+        """Return a cursor for now: a stream that begins with it as `last_event_id`
+        receives all that is published after this call.
+
+        So a page first gets the position, and then the state that the application has
+        stored: no update is missing in between.  Call it before you read the state.
+        Takes one look-up in the history.  Raises `NotRunning`, and `HistoryUnavailable`
+        if the history is away.
+        """
+        self._require_running()
+        history = self.hub.history
+        newest = await history.newest()
+        if newest is None:
+            return history.cursor(await history.end())
+        return history.cursor(newest.position, newest.update.id)
+
+    def position_sync(self) -> str:
+        """Return a cursor for now, from another thread of this process.
+
+        Raises the errors of `position`, and RuntimeError as `publish_sync` does.
+        """
+        return self._run_from_thread("position", self.position())
+
+    def link(self, position: str) -> str:
+        """Return the value of a `Link` header, by which a page finds the hub and the
+        position that belongs to the content of a response (discovery).
+
+        >>> app = create_app(Settings(dev=True))
+        >>> app.link("#a")
+        '</.well-known/mercure>; rel="mercure"; last-event-id="#a"'
+        """
+        return discovery_link(self.hub.settings.path, position)
 
     def read_keys_soon(self, read_again: Callable[[], Sources]) -> None:
         """Take the keys of the sources that `read_again` returns, in a moment.

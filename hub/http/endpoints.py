@@ -39,13 +39,13 @@ from starlette.staticfiles import StaticFiles
 
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
-from hub.delivery.signals import NAMES
 from hub.errors import UnsupportedContent
 from hub.http.listing import listed
 from hub.http.replay import ReplayResponse
 from hub.http.request import Request
 from hub.http.response import STREAM_FIELDS, Published, cursor_headers, open_stream, stream_headers
 from hub.logs import DEBUGGED, current_request
+from hub.protocol.events import SIGNALS
 from hub.protocol.requests import FORM, content_type
 from hub.protocol.topics import MATCHER_TYPES, subscriptions_path
 from hub.subscribing import Ended, Question
@@ -232,7 +232,7 @@ class Endpoints:
             "mercure_cookie": settings.cookie,
             "mercure_subscriptions": settings.subscriptions,
             "mercure_matcher_types_supported": list(MATCHER_TYPES),
-            "mercure_signals_supported": list(NAMES),
+            "mercure_signals_supported": list(SIGNALS),
         }
         return JSONResponse(
             {name: value for name, value in document.items() if value}, headers={"Access-Control-Allow-Origin": "*"}

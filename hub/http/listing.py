@@ -105,9 +105,8 @@ def _cursor_headers(cursor: str, hub_path: str, *, classic: bool) -> Headers:
 
     A cursor may be any Unicode, and is sent as UTF-8 (R77).
     """
-    quoted = cursor.replace("\\", "\\\\").replace('"', '\\"')
     attributes = "" if classic else '; type="mercure"'
-    link = f'<{hub_path}>; rel="mercure"; last-event-id="{quoted}"{attributes}'
+    link = discovery_link(hub_path, cursor) + attributes
     link += f'; content-type="application/{"ld+json" if classic else "json"}"'
     return [
         (b"link", link.encode("utf-8")),
@@ -115,6 +114,12 @@ def _cursor_headers(cursor: str, hub_path: str, *, classic: bool) -> Headers:
         (b"cache-control", b"private, must-revalidate"),
         (b"vary", b"Accept, Authorization, Cookie"),
     ]
+
+
+def discovery_link(hub: str, cursor: str) -> str:
+    """Return a link to a hub with the cursor that belongs to a document (N135)."""
+    quoted = cursor.replace("\\", "\\\\").replace('"', '\\"')
+    return f'<{hub}>; rel="mercure"; last-event-id="{quoted}"'
 
 
 async def _collection(

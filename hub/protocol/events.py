@@ -24,7 +24,8 @@ An update is encoded once, and all its receivers share the bytes.  `Blocks` and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hub.errors import EventTooLarge
 from hub.protocol.data import to_json
@@ -45,6 +46,10 @@ STREAM: Final = (
     (b"Cache-Control", b"no-cache"),
 )
 """Header fields of each request for a stream; browsers send the same cache mode."""
+SIGNALS: Final = ("gap", "position", "heartbeat", "goodbye")
+"""The types of signals, as their data has them."""
+WITH_SIGNALS: Final = ("signals", "1")
+"""The parameter of a request for signals."""
 MAX_EVENT: Final = 2**26
 """The most bytes of an event that a reader takes, unless it is told otherwise."""
 
@@ -173,6 +178,17 @@ class Blocks:
         """
         lines = bytes(self._rest[: self._rest.rfind(b"\n") + 1]).removesuffix(b"\n")
         return lines if self._has_begun else lines.removeprefix(_MARK)
+
+
+def signal_in(block: Block) -> dict[str, Any] | None:
+    """Return the members of a signal; None if a block is none."""
+    if block.type != HUB_TYPE or block.data is None:
+        return None
+    try:
+        members = json.loads(block.data)
+    except (ValueError, RecursionError):
+        return None
+    return members if isinstance(members, dict) and members.get("type") in SIGNALS else None
 
 
 def parse_block(block: bytes) -> Block:

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 from hub.errors import InvalidRequest, NotFound, TooLarge
 from hub.protocol.data import patterns_of, require_topics
+from hub.protocol.events import WITH_SIGNALS
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, check_text, subscriptions_path
 from hub.protocol.updates import Update, new_id
 from skipfilter.text import shown
@@ -31,7 +32,7 @@ Headers = list[tuple[bytes, bytes]]
 _MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{type}": type for type in MATCHER_TYPES}
 # In the order of precedence; the header comes before all of them (N13, V85).
 _CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
-_SIGNALS: Final = "signals"
+_SIGNALS, _ON = WITH_SIGNALS
 _CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
 FIELDS: Final = frozenset(["topic", "data", "private", "id", "type", "retry"])
 """The fields of an update in a form, and its members in JSON."""
@@ -299,8 +300,8 @@ def _wants_signals(pairs: Sequence[tuple[str, str]]) -> bool:
     """
     given = [value for name, value in pairs if name == _SIGNALS]
     for value in given:
-        if value != "1":
-            raise InvalidRequest(f"signals must be 1, not {shown(value)}")
+        if value != _ON:
+            raise InvalidRequest(f"{_SIGNALS} must be {_ON}, not {shown(value)}")
     return bool(given)
 
 

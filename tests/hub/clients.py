@@ -40,6 +40,9 @@ class Threaded:
     async def publish_lines(self, lines: bytes) -> list[str]:
         return await asyncio.to_thread(self._client.publish_lines, lines)
 
+    async def position(self) -> str:
+        return await asyncio.to_thread(self._client.position)
+
     async def subscribe(self, *topics: str, **options: Any) -> AsyncGenerator[Event, None]:
         events = self._client.subscribe(*topics, **options)
         try:

@@ -185,3 +185,16 @@ async def test_a_transport_replaces_the_network(new: Callable[..., Any]) -> None
         async with Client(f"https://hub.example{PATH}", token=token, transport=transport) as there:
             id = await there.publish("a")
             assert [event.id async for event in there.subscribe("a", last_event_id="earliest", wait=False)] == [id]
+
+
+async def test_from_its_position_a_client_receives_all_that_follows(
+    hub: MercureServer, new: Callable[..., Any]
+) -> None:
+    async with new(hub.url, token=hub.token) as client:
+        await client.publish("a", data="before")
+        position = await client.position()
+        assert position.startswith("#")
+        await client.publish("a", data="1", private=True)
+        await client.publish("a", data="2")
+        events = client.subscribe("a", last_event_id=position, wait=False)
+        assert [event.data async for event in events] == ["1", "2"]

@@ -94,7 +94,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         pauses.append(seconds)
 
     monkeypatch.setattr(following, "JITTER", (1.0, 1.0))
-    monkeypatch.setattr(asynchronous, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(asynchronous, "asyncio", SimpleNamespace(sleep=sleep, timeout=asyncio.timeout))
     monkeypatch.setattr(synchronous, "time", SimpleNamespace(sleep=pauses.append))
     return pauses
 
@@ -369,6 +369,74 @@ async def test_a_gap_is_reported(pauses: list[float], new: Callable[..., Any]) -
     assert gaps == ["1", "1"]
     await read(new, Answering(unknown, unknown), last_event_id="earliest", on_gap=gaps.append)
     assert gaps == ["1", "1"]
+
+
+# -- signals
+
+
+def signal(id: str, data: str) -> bytes:
+    return f"id: {id}\nevent: mercure\ndata: {data}\n\n".encode()
+
+
+async def test_signals_are_asked_for_and_not_passed_on(pauses: list[float], new: Callable[..., Any]) -> None:
+    beats: list[int] = []
+    events = [b"event: mercure\ndata: " + data + b"\n\n" for data in (b'{"type":"subscription"}', b"no JSON", b"[" * 9)]
+    stream = signal("#1", '{"type":"position","heartbeat":15000}') + b"id: 1\ndata: a\n\n"
+    stream += signal("#2", '{"type":"heartbeat"}') + b"".join(events) + signal("#3", '{"type":"goodbye"}')
+    server = Server(stream, EVENT.removeprefix(HEAD))
+    received = await read(new, server, on_heartbeat=lambda: beats.append(len(beats)))
+    assert [event.data for event in received][:4] == ["a", '{"type":"subscription"}', "no JSON", "[" * 9]
+    assert [event.id for event in received][:4] == ["1", "#2", "#2", "#2"]
+    assert beats == [0]
+    assert server.requests[1]["last-event-id"] == "#3"  # so a quiet stream's cursor does not grow old
+    assert pauses[0] == following.SHORTEST_PAUSE
+
+
+async def test_without_an_update_signals_do_not_make_a_stream_count_as_good(
+    pauses: list[float], new: Callable[..., Any]
+) -> None:
+    server = Server(*[signal("#1", '{"type":"goodbye","reason":"unavailable"}')] * 3)
+    await read(new, server)
+    assert pauses == [0.2, 0.4, 0.8]
+
+
+async def test_a_stream_without_its_heartbeats_is_lost(
+    monkeypatch: pytest.MonkeyPatch, new: Callable[..., Any], pauses: list[float]
+) -> None:
+    monkeypatch.setattr(following, "LATE_BEAT", 0.01)
+    requests: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(HEAD + signal(f"#{len(requests)}", '{"type":"position","heartbeat":1}'))
+        if len(requests) == 1 and new is not asynchronous.Client:
+            writer.close()  # it does not know the interval yet
+        elif len(requests) == 4:
+            writer.write(b"id: 1\ndata: a\n\n")
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(HANG):
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with new(url, retry=0) as client, contextlib.aclosing(client.subscribe("a")) as events:
+            assert (await anext(events)).data == "a"
+    assert [b"last-event-id: #%d\r\n" % n in request.lower() for n, request in enumerate(requests)][1:] == [True] * 3
+
+
+@pytest.mark.parametrize("interval", ["-1", "0", '"15"', "null", "1e99", str(10**12)])
+async def test_an_interval_that_cannot_be_meant_is_ignored(interval: str) -> None:
+    one = following.Following(["a"], {}, None, wait=True, retry=1, max_event=999)
+    list(one.feed(signal("#", f'{{"type":"position","heartbeat":{interval}}}')))
+    assert one.silence == 120
+
+
+async def test_a_hub_without_signals_has_no_position(pauses: list[float], new: Callable[..., Any]) -> None:
+    server = Answering(BATCH + b": all\n")
+    async with server.running() as url, new(url) as client:
+        with pytest.raises(NotAHub, match="it has no signals"):
+            await client.position()
 
 
 async def test_a_stream_that_waits_has_no_end(pauses: list[float], new: Callable[..., Any]) -> None:

@@ -18,6 +18,7 @@ from hub.development import DEVELOPMENT_KEY
 from hub.errors import HistoryUnavailable
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
+from hub.protocol.events import SIGNALS
 from hub.server import HubProtocol
 from hub.server.http1 import AttachedProtocol
 from hub.testing import MemoryHub
@@ -462,8 +463,6 @@ async def test_r97_n111_updates_that_a_stream_does_not_receive_change_no_byte() 
 
 
 async def test_r98_all_listed_signals_are_those_of_streams() -> None:
-    from hub.delivery.signals import NAMES
-
     hub = MemoryHub(subscriptions=False)
     async with hub.app.running(), follow(hub.app, ("match", "a"), ("signals", "1"), ("last_event_id", "x")) as stream:
         types = [members(await stream.next_event())["type"] for _ in range(2)]
@@ -471,7 +470,7 @@ async def test_r98_all_listed_signals_are_those_of_streams() -> None:
         types.append(members(await stream.next_event())["type"])
         hub.app.hub.shutdown.begin(at_once=True)
         types.append(members(await stream.next_event())["type"])
-        assert types == list(NAMES)
+        assert types == list(SIGNALS)
 
 
 async def test_r95_a_plain_client_may_send_an_opaque_cursor(protocol: Any) -> None:
