@@ -22,7 +22,7 @@ import httpx2
 
 from hub.client.messages import MAX_REFUSAL, read, retry_after
 from hub.errors import EventTooLarge
-from hub.protocol.events import ALL, MAX_EVENT, STREAM, Blocks, parse_block
+from hub.protocol.events import ALL, MAX_EVENT, STREAM, WITH_SIGNALS, Blocks, parse_block, signal_in
 from hub.protocol.updates import EARLIEST_ID
 from hub.spark.errors import DataLoss, Refused, Silent
 from hub.spark.options import OFF, REQUIRED, SparkOptions
@@ -92,6 +92,7 @@ class EventParser:
         self._blocks = Blocks(most)
         self._metadata = metadata
         self.last_event_id = ""  # stays until another event has an id
+        self.position = ""  # the cursor of the end, if the hub has said it (R93)
         self.is_complete = False  # whether the hub has said that this is all
 
     def feed(self, data: bytes) -> list[Event]:
@@ -104,6 +105,10 @@ class EventParser:
         return events
 
     def _event(self, block: Block) -> Event | None:
+        if (signal := signal_in(block)) is not None:
+            if signal["type"] == "position" and block.id:
+                self.position = block.id
+            return None
         metadata = ""
         for comment in block.comments:
             if comment == "all":  # of an earlier version, which ended it with a blank line
@@ -119,13 +124,20 @@ class EventParser:
 
 
 def follow(
-    connection: SparkOptions, wanted: Sequence[tuple[str, str]], after: str, *, idle: float, metadata: str = OFF
+    connection: SparkOptions,
+    wanted: Sequence[tuple[str, str]],
+    after: str | None,
+    *,
+    idle: float,
+    metadata: str = OFF,
+    on_position: Callable[[str], object] | None = None,
 ) -> Iterator[list[Event]]:
     """Yield the events after an event that match any of the parameters `wanted`.
 
-    Events come as they arrive, without gaps or repetitions.  Ends if the hub says that
-    this is all.  With `metadata` AUTO or REQUIRED, events have metadata if the hub has
-    it.
+    If `after` is None, these are the events from now on.  Events come as they arrive,
+    without gaps or repetitions.  Ends if the hub says that this is all.  With
+    `metadata` AUTO or REQUIRED, events have metadata if the hub has it.  `on_position`
+    is called with a cursor of the end, if the hub has signals.
 
     Raises Silent if the hub does not say that this is all, and sends no event for
     `idle` seconds; DataLoss if it does not know the event, or the last one before a
@@ -133,13 +145,14 @@ def follow(
     event is too large; Refused; Unreachable.
     """
     attempts = Attempts(connection.url, connection.retries)
+    params = tuple(wanted) if on_position is None else (*wanted, WITH_SIGNALS)
     with connection.open(read=idle) as client:
         while True:
             begun = ends = False  # whether the hub has answered, and whether it says "all"
             reason, wait = "the stream ended", 0.0
             try:
                 with client.stream(
-                    "GET", connection.url, params=list(wanted), headers=_cursor(after, metadata) + connection.headers()
+                    "GET", connection.url, params=params, headers=_cursor(after, metadata) + connection.headers()
                 ) as response:
                     if response.status_code == 200:
                         told = metadata != OFF and _tells_metadata(response)
@@ -156,6 +169,8 @@ def follow(
                                 # Now, because a slow caller has not waited for the hub.
                                 heard = time.monotonic()
                             if parser.is_complete:
+                                if on_position is not None and parser.position:
+                                    on_position(parser.position)
                                 return
                             # A heartbeat is not an event.
                             if not ends and time.monotonic() > heard + idle:
@@ -176,14 +191,11 @@ def follow(
             attempts.failed(reason, wait)
 
 
-def _cursor(id: str, metadata: str = OFF) -> list[tuple[bytes, bytes]]:
+def _cursor(id: str | None, metadata: str = OFF) -> list[tuple[bytes, bytes]]:
     """Return the headers of a request: ids are sent as UTF-8 (R77)."""
     preference = b"wait=0" if metadata == OFF else b"wait=0, metadata"
-    return [
-        (b"Last-Event-ID", id.encode("utf-8")),
-        (b"Prefer", preference),
-        *STREAM,
-    ]
+    cursor = [] if id is None else [(b"Last-Event-ID", id.encode("utf-8"))]
+    return [*cursor, (b"Prefer", preference), *STREAM]
 
 
 def _tells_metadata(response: httpx2.Response) -> bool:
@@ -208,10 +220,12 @@ def require_metadata(connection: SparkOptions, wanted: Sequence[tuple[str, str]]
             raise BadInput(_TELLS_NO_METADATA)
 
 
-def _require_known(response: httpx2.Response, after: str) -> None:
+def _require_known(response: httpx2.Response, after: str | None) -> None:
     """Raise DataLoss if the response is to another cursor (N108): events are
     missing.
     """
+    if after is None:
+        return
     names = (b"mercure-last-event-id", b"last-event-id")  # the second is the classic one (V52)
     cursors = [value for name in names for key, value in response.headers.raw if key.lower() == name]
     answered = cursors[0].decode("utf-8", "replace") if cursors else None

@@ -58,9 +58,10 @@ everything twice; the driver keeps nothing.
 - If an id was published twice, the hub takes it for its first occurrence (N115).  No
   batch ends with an id with which one of the hundred before has ended, so a query makes
   progress; but events between the two may come again.
-- A position is stored as an event.  If the hub's history moves past it, as it may if
-  matching events are rare, that is a data loss, whether or not any event matched: keep
-  more history, or read more often.
+- A position is stored as an event.  While a query runs and no event matches, it moves
+  on with the hub's history, if the hub is of this kind (R93).  If the history moves
+  past the position of a query that does not run, that is a data loss, whether or not
+  any event matched: keep more history, or read more often.
 - One connection reads a batch, because the history has one order.  To read in parallel,
   use queries with different matchers.
 """
@@ -69,6 +70,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -96,7 +98,7 @@ from skipfilter.spark.errors import BadInput
 from skipfilter.spark.tables.schemas import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from hub.spark.pull import Event
 
@@ -219,13 +221,21 @@ class Span:
 
 
 def measure(
-    source: SourceOptions, after: str, *, most: int | None = None, until: str | None = None, taken: Container[str] = ()
+    source: SourceOptions,
+    after: str,
+    *,
+    most: int | None = None,
+    until: str | None = None,
+    taken: Container[str] = (),
+    on_position: Callable[[str], object] | None = None,
 ) -> Span | None:
     """Return the present events after an event, or None if there are none.
 
-    The span ends after `most` rows, or with the event `until`, if they are there.  It
-    never ends with an id in `taken`, nor with `after`: then it is longer, or shorter if
-    nothing follows.  Counting needs no metadata, so none is requested.
+    `on_position` is called with a cursor of the end of the history, if the hub says it
+    and there are no more events.  The span ends after `most` rows, or with the event
+    `until`, if they are there.  It never ends with an id in `taken`, nor with `after`:
+    then it is longer, or shorter if nothing follows.  Counting needs no metadata, so
+    none is requested.
 
     Raises BadInput if metadata is required and the hub has none, and DataLoss if events
     are missing and the options say to fail.
@@ -233,7 +243,7 @@ def measure(
     if source.metadata == REQUIRED:
         pull.require_metadata(source.connection, source.wanted)
     try:
-        return _measure(source, after, most, until, taken)
+        return _measure(source, after, most, until, taken, on_position)
     except DataLoss as error:
         if source.fail_on_data_loss or after == EARLIEST_ID:
             raise
@@ -242,12 +252,17 @@ def measure(
 
 
 def _measure(
-    source: SourceOptions, after: str, most: int | None, until: str | None, taken: Container[str]
+    source: SourceOptions,
+    after: str,
+    most: int | None,
+    until: str | None,
+    taken: Container[str],
+    on_position: Callable[[str], object] | None = None,
 ) -> Span | None:
     found: Span | None = None
     rows = 0
     try:
-        for events in follow(source.connection, source.wanted, after, idle=_PAUSE):
+        for events in follow(source.connection, source.wanted, after, idle=_PAUSE, on_position=on_position):
             for id, *_ in events:
                 rows += 1
                 if id not in taken and id != after:
@@ -370,14 +385,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source = source
         self._available_now = False  # whether to stop at the events that exist now
         self._target: str | None = None  # the last of these
+        # The event after which there was none, and a later position of the history.
+        self._quiet = "", ""
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the offset before the first batch."""
         after = self._source.starting_from
         if after == LATEST:
-            newest = measure(self._source, EARLIEST_ID)
-            after = EARLIEST_ID if newest is None else newest.end
+            after = self._newest()
         return {"last_event_id": after}
+
+    def _newest(self) -> str:
+        """Return a cursor for now."""
+        positions: list[str] = []
+        source = self._source
+        if source.metadata == REQUIRED:
+            pull.require_metadata(source.connection, source.wanted)
+        with suppress(Silent):
+            for _ in follow(source.connection, source.wanted, None, idle=_PAUSE, on_position=positions.append):
+                pass
+        if positions:
+            return positions[-1]
+        newest = measure(self._source, EARLIEST_ID)  # the hub does not say its position
+        return EARLIEST_ID if newest is None else newest.end
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return maxRowsPerBatch as a limit."""
@@ -393,13 +423,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after, ends = start["last_event_id"], start.get("ends", [])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         span: Span | None = None
+        positions: list[str] = []
+        place = self._quiet[1] if self._quiet[0] == after else after
         if self._available_now and self._target is None:
-            span = measure(self._source, after, taken=ends)
+            span = measure(self._source, place, taken=ends)
             self._target = after if span is None else span.end
         if after == self._target:
             return start
         if span is None or (most is not None and span.rows > most):
-            span = measure(self._source, after, most=most, until=self._target, taken=ends)
+            span = measure(self._source, place, most=most, until=self._target, taken=ends, on_position=positions.append)
+        if span is None and positions:
+            self._quiet = after, positions[-1]
         return start if span is None else span.offset() | {"ends": [*ends, span.end][-_ENDS:]}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:

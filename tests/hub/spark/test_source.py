@@ -458,6 +458,28 @@ def test_a_trimmed_history_is_an_error_or_a_warning(
     assert ids_of(lenient.read(partition)) == [event.id for event in events_in(hub)][:3]
 
 
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_quiet_query_loses_nothing_while_the_history_moves_on(
+    start_hub: Callable[..., HubProcess], start: str
+) -> None:
+    hub = start_hub(HUB_HISTORY_UPDATES="10")
+    reader = StreamReader(source_of(hub, match="a", startingFrom=start))
+    ids = publish(hub, {"topic": "a"}) if start == "earliest" else []
+    offset = reader.initialOffset()
+    got: list[str] = []
+    for rare in (False, False, False, True, False, False, False, True, False, False):
+        if rare:
+            ids += publish(hub, {"topic": "a"})
+        for each, read in read_all(reader, offset, EVERYTHING):
+            offset, got = each, got + read
+        publish(hub, *({"topic": "b"} for _ in range(5)))
+        assert reader.latestOffset(offset, EVERYTHING) == offset, "so no empty batch is planned"
+    assert got == ids
+    # Its offset is that of the last event.  A query that begins anew has lost the place.
+    with pytest.raises(DataLoss):
+        StreamReader(reader._source).latestOffset(offset, EVERYTHING)
+
+
 def test_starting_after_a_missing_event_is_a_loss(hub: HubProcess) -> None:
     reader = StreamReader(source_of(hub, startingFrom="never there"))
     with pytest.raises(DataLoss, match="'never there'"):
