@@ -53,7 +53,7 @@ PAGES: Final[dict[str, Source]] = {
     "index.md": Source("README.md", (TOP, "Install", "Four numbers", "More")),
     "tutorial/first-hub.md": Source("README.md", ("A demo in 30 seconds", "The library in ten lines")),
     "tutorial/publish-subscribe.md": _hub(TOP, "Publish and subscribe"),
-    "tutorial/browser.md": _hub("In a browser", "Other clients"),
+    "tutorial/browser.md": _hub("In a browser", "Gaps and silence", "Other clients"),
     "tutorial/frameworks.md": Source("examples/frameworks/README.md"),
     "tutorial/run.md": Source("examples/run/README.md"),
     "tutorial/library.md": _library(TOP, "SkipFilter", "Predicates"),

@@ -88,6 +88,21 @@ def test_a_page_follows_the_votes_and_what_is_for_its_user_alone(origin: str) ->
             assert [again.next().data for _ in range(2)] == ["1", "ann, you were number 1"]
 
 
+def test_from_the_state_on_no_vote_is_missed(origin: str) -> None:
+    with httpx2.Client(base_url=origin) as http:
+        http.post("/vote")
+        answer = http.get("/votes")
+        position = re.fullmatch(
+            r'<.*/\.well-known/mercure>; rel="mercure"; last-event-id="(#.*)"', answer.headers["link"]
+        )
+        assert position is not None
+        assert answer.json() == 1
+        for number in ("2", "3"):
+            assert http.post("/vote").text == number
+        with follow(http, position[1]) as stream:
+            assert [stream.next().data for _ in range(2)] == ["2", "3"]
+
+
 def test_a_page_of_another_origin_cannot_publish_with_the_session(origin: str) -> None:
     with httpx2.Client(base_url=origin) as http:
         http.post("/login", data={"user": "ann"})

@@ -48,6 +48,11 @@ def logout(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect("/")
 
 
+def state(_: HttpRequest) -> HttpResponse:
+    position = live.position_sync()  # before the state is read: so nothing is lost in between
+    return HttpResponse(str(votes), headers={"Link": live.link(position)})
+
+
 def vote(request: HttpRequest) -> HttpResponse:
     """Count a vote.  Django runs a view that is not `async` in a thread."""
     global votes
@@ -64,7 +69,13 @@ def authorize(request: Request) -> Grant | None:
     return Grant(subscribe=[f"/users/{user}"], subject=user) if user else None
 
 
-urlpatterns = [path("", page), path("login", login), path("logout", logout), path("vote", vote)]
+urlpatterns = [
+    path("", page),
+    path("login", login),
+    path("logout", logout),
+    path("votes", state),
+    path("vote", vote),
+]
 
 
 def create() -> Starlette:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import FastAPI, Form, Request
+from fastapi import FastAPI, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.middleware.sessions import SessionMiddleware
 
@@ -46,6 +46,12 @@ def create() -> FastAPI:
         if user := request.session.pop("user", None):
             await live.disconnect(subject=user)  # in all tabs; they come back without the session
         return RedirectResponse("/", 303)
+
+    @app.get("/votes")
+    async def state(response: Response) -> int:
+        position = await live.position()  # before the state is read: so nothing is lost in between
+        response.headers["Link"] = live.link(position)
+        return votes
 
     @app.post("/vote")
     async def vote(request: Request) -> int:

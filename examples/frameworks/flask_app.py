@@ -73,6 +73,11 @@ def create_app() -> Flask:
             answer.set_cookie(COOKIE, token, max_age=3_540, path=place, httponly=True, samesite="Strict")
         return answer
 
+    @app.get("/votes")
+    def state() -> Response:
+        position = hub.position()  # before the state is read: so nothing is lost in between
+        return Response(str(votes), headers={"Link": hub.link(position)})
+
     @app.post("/vote")
     def vote() -> str:
         nonlocal votes

@@ -13,7 +13,7 @@ from litestar import Litestar, MediaType, Request, asgi, get, post
 from litestar.enums import RequestEncodingType
 from litestar.middleware.session.client_side import CookieBackendConfig
 from litestar.params import Body
-from litestar.response import Redirect
+from litestar.response import Redirect, Response
 
 from hub import Grant, Settings, create_app
 
@@ -59,6 +59,11 @@ def create() -> Litestar:
             await live.disconnect(subject=user)  # in all tabs; they come back without the session
         return Redirect("/", status_code=303)
 
+    @get("/votes")
+    async def state() -> Response[int]:
+        position = await live.position()  # before the state is read: so nothing is lost in between
+        return Response(votes, headers={"Link": live.link(position)})
+
     @post("/vote")
     async def vote(request: Request[Any, Any, Any]) -> int:
         nonlocal votes
@@ -70,5 +75,5 @@ def create() -> Litestar:
 
     sessions = CookieBackendConfig(secret=sha256(b"change this").digest(), samesite="strict")
     return Litestar(
-        [page, login, logout, vote, hub], middleware=[sessions.middleware], lifespan=[lambda _: live.running()]
+        [page, login, logout, state, vote, hub], middleware=[sessions.middleware], lifespan=[lambda _: live.running()]
     )

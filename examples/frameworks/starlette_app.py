@@ -46,6 +46,10 @@ def create() -> Starlette:
             await live.disconnect(subject=user)  # in all tabs; they come back without the session
         return RedirectResponse("/", 303)
 
+    async def state(_: Request) -> PlainTextResponse:
+        position = await live.position()  # before the state is read: so nothing is lost in between
+        return PlainTextResponse(str(votes), headers={"Link": live.link(position)})
+
     async def vote(request: Request) -> PlainTextResponse:
         nonlocal votes
         votes += 1
@@ -59,6 +63,7 @@ def create() -> Starlette:
             Route("/", page),
             Route("/login", login, methods=["POST"]),
             Route("/logout", logout, methods=["POST"]),
+            Route("/votes", state),
             Route("/vote", vote, methods=["POST"]),
             Mount("/live", live),
         ],

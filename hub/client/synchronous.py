@@ -26,6 +26,7 @@ from hub.client.messages import (
     refusal,
     sending,
 )
+from hub.protocol.data import discovery_link
 from hub.protocol.events import MAX_EVENT
 from hub.protocol.topics import WILDCARD
 from hub.proxies import usable_proxies
@@ -181,6 +182,12 @@ class SyncClient:
         for _ in self._follow(following):
             pass
         return following.require_cursor()
+
+    def link(self, position: str) -> str:
+        """Return the value of a `Link` header, by which a page finds the hub and the
+        position that belongs to the content of a response (discovery).
+        """
+        return discovery_link(self._url, position)
 
     def _follow(self, following: Following) -> Generator[Event, None, None]:
         while True:

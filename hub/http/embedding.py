@@ -24,13 +24,13 @@ from hub.auth.signing import token_command
 from hub.errors import Closing, ConfigurationError, NotRunning
 from hub.history import open_history
 from hub.http.application import Application
-from hub.http.listing import discovery_link
 from hub.http.operator import Operator, OperatorListeners
 from hub.hub import Hub
 from hub.logs import configure_log, log_beside_uvicorn
 from hub.metrics.board import Board
 from hub.metrics.gauges import gauges
 from hub.metrics.recorder import Recorder
+from hub.protocol.data import discovery_link
 from hub.protocol.requests import selectors_of
 from hub.protocol.updates import Update, require_updates
 from hub.settings.sources import Sources

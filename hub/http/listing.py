@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from hub import turns
 from hub.errors import NotFound
-from hub.protocol.data import to_json
+from hub.protocol.data import discovery_link, to_json
 from hub.protocol.requests import header_values, parse_subscription_path
 from hub.protocol.subscriptions import CONTEXT
 
@@ -114,12 +114,6 @@ def _cursor_headers(cursor: str, hub_path: str, *, classic: bool) -> Headers:
         (b"cache-control", b"private, must-revalidate"),
         (b"vary", b"Accept, Authorization, Cookie"),
     ]
-
-
-def discovery_link(hub: str, cursor: str) -> str:
-    """Return a link to a hub with the cursor that belongs to a document (N135)."""
-    quoted = cursor.replace("\\", "\\\\").replace('"', '\\"')
-    return f'<{hub}>; rel="mercure"; last-event-id="{quoted}"'
 
 
 async def _collection(

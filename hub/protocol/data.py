@@ -49,6 +49,12 @@ def require_topics(topics: Iterable[object]) -> None:
             )
 
 
+def discovery_link(hub: str, cursor: str) -> str:
+    """Return a link to a hub with the cursor that belongs to a document (N135)."""
+    quoted = cursor.replace("\\", "\\\\").replace('"', '\\"')
+    return f'<{hub}>; rel="mercure"; last-event-id="{quoted}"'
+
+
 to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """Return a value as compact JSON.  json.dumps() would make a new encoder each time."""
 

@@ -26,7 +26,7 @@ LOGIN = "input[name=user]"
 def open_tab(page: Page, origin: str) -> Page:
     """Open the example, and wait until its stream is open."""
     page.goto(origin)
-    page.wait_for_function("source.readyState === EventSource.OPEN")
+    page.wait_for_function("source?.readyState === EventSource.OPEN")
     return page
 
 
