@@ -319,6 +319,7 @@ class Authorizer:
             subject=subject,
             publisher=subject or hashlib.sha256(json.dumps(["application", sorted(published)]).encode()).hexdigest(),
             identity=Identity(APPLICATION, grant.subject or None),
+            payloads=() if grant.payload is None else (((self._compiler.compile("exact", WILDCARD),), grant.payload),),
         )
 
     async def verify(self, action: Action, token: str, *, resource: str) -> CompiledGrant:

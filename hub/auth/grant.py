@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from hub.control.commands import NOBODY, Identity
 from hub.errors import InsufficientScope
+from hub.protocol.data import data_text
 from hub.protocol.topics import MATCHER_TYPES
 from skipfilter.text import shown
 
@@ -61,7 +62,16 @@ class Grant:
     Without it, a stream ends after `max_lifetime`.
     """
 
+    payload: Mapping[str, Any] | None = None
+    """What the subscriptions of the client show of it to those who may read them; an
+    object of JSON (N126).
+    """
+
     def __post_init__(self) -> None:
+        if self.payload is not None:
+            if not isinstance(self.payload, dict):
+                raise TypeError(f"payload {self.payload!r:.80} is no dict")
+            data_text(self.payload)
         for name in ("publish", "subscribe"):
             patterns = getattr(self, name)
             if isinstance(patterns, str):
