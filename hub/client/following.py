@@ -129,7 +129,7 @@ class Following:
         asked = self.cursor
         is_gap = answered is not None and asked not in ("", EARLIEST_ID) and answered != asked.encode("utf-8")
         if is_gap:
-            log.warning("the hub no longer has the update %s, so updates may be missing", shown(asked))
+            log.warning("the hub cannot continue after %s, so updates may be missing", shown(asked))
         # Without a cursor, it is not known what was published during the pause.
         if self._on_gap is not None and (is_gap or (had_begun and not asked)):
             self._on_gap(asked)

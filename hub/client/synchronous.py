@@ -150,8 +150,8 @@ class SyncClient:
         continues with its cursor.  It has no end if `wait` is true; otherwise it ends
         when it has all that the history has.  `on_open` is called for each connection,
         as soon as no later update can be missed.  `on_gap` is called if updates may be
-        missing: with the last id if the hub no longer has that update, or with "" if
-        the connection was lost before the first update.  `on_heartbeat` is called when
+        missing: with the last id if the hub cannot continue after it, or with "" if the
+        connection was lost before the first update.  `on_heartbeat` is called when
         this hub shows that an idle stream is alive.  If two do not come, a connection
         counts as lost, from the second one on; the first one, and those of other hubs,
         if nothing comes for 120 s.

@@ -1,7 +1,11 @@
-// The debugger: a form that subscribes with an EventSource, a form that publishes, and
-// below them the list of subscriptions.
+// The debugger: a form that subscribes, a form that publishes, and below them the list of
+// subscriptions, what the hub says of the stream, and the updates.
+
+import { explained, follow } from "./stream.js";
+import { expiry, read, span } from "./token.js";
 
 const SHOWN = 200; // the number of updates kept on the page
+const SIGNALS = 20; // the number of signals
 
 const $ = (id) => document.getElementById(id);
 const json = (response) => response.json();
@@ -11,7 +15,6 @@ if (!config) {
   say("refused", `${failure}: load the page again`);
   await new Promise(() => {}); // the buttons stay disabled
 }
-let source = null; // the EventSource of the present subscription
 let ending = new AbortController(); // aborted at the next click on Subscribe or Unsubscribe, and at a refusal
 let received = 0; // the number of its updates
 
@@ -41,25 +44,26 @@ function say(state, text) {
   $("state").textContent = text;
 }
 
-// EventSource cannot send headers, so subscribing sends the token in a cookie; publishing
-// sends it in a header.
-function setCookie() {
-  const token = $("token").value.trim();
-  const age = token ? "" : "; Max-Age=0";
-  const secure = location.protocol === "https:" ? "; Secure" : "";
-  document.cookie = `${config.cookie}=${token}; Path=${config.hub}; SameSite=Strict${secure}${age}`;
-}
-
 function authorization() {
   const token = $("token").value.trim();
   return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
+// Show what the token says.
+function showToken() {
+  const token = $("token").value.trim();
+  const found = token && read(token);
+  const lines = found ? [...found.lines, expiry(found.expires)] : token ? ["is no token"] : [];
+  $("grants").replaceChildren(...lines.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
+}
+
+showToken();
+$("token").addEventListener("input", showToken);
+setInterval(() => $("token").closest("details").open && showToken(), 1_000);
+
 function unsubscribe(state, text) {
   ending.abort();
   ending = new AbortController();
-  source?.close();
-  source = null;
   $("unsubscribe").disabled = true;
   $("there").closest("div").hidden = true; // it may list this subscription
   say(state, text);
@@ -70,62 +74,38 @@ $("subscribe").addEventListener("submit", async (event) => {
   unsubscribe("connecting", "connecting…");
   $("unsubscribe").disabled = false;
   $("updates").replaceChildren();
+  $("signals").replaceChildren();
+  $("signals").closest("section").hidden = true;
   $("count").textContent = received = 0;
-  setCookie();
   const url = new URL(config.hub, location.href);
   for (const topic of $("topics").value.split("\n").filter(Boolean)) url.searchParams.append($("type").value, topic);
   const cursor = $("cursor").value.trim();
   if (cursor) url.searchParams.set("last_event_id", cursor);
   const { signal } = ending;
-  const start = await preceding(url, signal);
-  if (signal.aborted) return;
-  source = new EventSource(url);
-  source.last = start; // the id of the last update that it received
-  source.describe = describer(url, signal);
-  source.onmessage = show;
-  // An update may have the type "open" or "error".
-  source.onopen = (event) => (event.data === undefined ? say("open", "subscribed") : show(event));
-  source.onerror = async (event) => {
-    if (event.data !== undefined) return show(event);
-    if (source.readyState !== EventSource.CLOSED) return say("connecting", "connecting again…");
-    // EventSource does not report why it was refused, so send the request again.
-    const [, failure] = await head(url, signal, "Date");
-    if (!signal.aborted) unsubscribe("refused", failure || "the browser has given up: subscribe again");
-  };
-  // An event with a type reaches only the listeners for that type.
-  listen(document.forms.publish.type.value);
-  listen("mercure");
+  const describe = describer(url, signal);
+  let last = ""; // the cursor before the next update
+  const stream = new URL(url);
+  stream.searchParams.set("signals", "1");
+  const refusal = await follow(stream, {
+    headers: authorization,
+    signal,
+    say,
+    take(event) {
+      if (event.signal) showSignal(event.signal);
+      else show(event, last, describe);
+      // A gap has the id that was asked for, even if the hub does not have it.
+      last = event.signal?.type === "gap" ? event.signal.last_event_id : event.id;
+    },
+  });
+  if (!signal.aborted) unsubscribe("refused", refusal);
 });
 
 $("unsubscribe").addEventListener("click", () => unsubscribe("closed", "not subscribed"));
-
-// Return the id of the update before the stream of a URL, or null if it is not known.
-async function preceding(url, signal) {
-  let id = null;
-  if (url.searchParams.has("last_event_id")) [id] = await head(url, signal, "Mercure-Last-Event-ID");
-  else if (config.subscriptions) {
-    const [link] = await head(`${config.hub}/subscriptions`, signal, "Link");
-    id = /last-event-id="((?:[^"\\]|\\.)*)"/.exec(link)?.[1].replace(/\\(.)/g, "$1");
-  }
-  // It is UTF-8, of which a browser takes each byte for a character.
-  return id ? new TextDecoder().decode(Uint8Array.from(id, (byte) => byte.charCodeAt(0))) : null;
-}
-
-// Return a field of the head of a response, and "".  Return null and the reason instead
-// if there is no such response.
-async function head(url, signal, name) {
-  const read = new AbortController(); // ends the response, of which the rest is not needed
-  const options = { headers: { Prefer: "wait=0" }, signal: AbortSignal.any([signal, read.signal]) };
-  const answer = await ask(url, options, ({ headers }) => headers.get(name));
-  read.abort();
-  return answer;
-}
 
 // Return a function that shows topics and privacy of the updates on the page.  An event
 // has neither, so it asks for the same updates again, with their metadata.
 function describer(url, signal) {
   const again = new URL(url);
-  const options = { headers: { Prefer: "wait=0, metadata" }, signal };
   let asking = false;
   return async () => {
     if (asking) return; // the loop below asks again
@@ -135,17 +115,19 @@ function describer(url, signal) {
       const items = [...$("updates").querySelectorAll("li:not([data-described])")];
       if (!items.length || signal.aborted) break;
       again.searchParams.set("last_event_id", items.at(-1).before ?? "");
-      const [found, failure] = await ask(again, options, updates);
+      const headers = { ...authorization(), Prefer: "wait=0, metadata" };
+      const [found, failure] = await ask(again, { headers, signal }, updates);
       if (signal.aborted) break;
       // Several updates may have one id, so compare all of the event, from the newest on.
       for (const { id, type, data, metadata } of found?.reverse() ?? []) {
         const item = items.find(
           ({ dataset, event }) =>
-            !dataset.described && event.lastEventId === id && event.type === type && event.data === data,
+            !dataset.described && event.id === id && event.type === type && event.data === data,
         );
-        if (!item) continue; // the page has no listener for its type, or it comes later
+        if (!item) continue; // it comes later
         item.querySelector("p").textContent = metadata.topics.join("\n");
         item.querySelector("em").hidden = !metadata.private;
+        item.querySelector("time").textContent += `, ${delay(item.received - metadata.time)}`;
         item.dataset.described = true;
       }
       for (const item of items) {
@@ -156,6 +138,11 @@ function describer(url, signal) {
     }
     asking = false;
   };
+}
+
+// Return how long after its publication an update has come, in words.
+function delay(milliseconds) {
+  return milliseconds < 0 ? `the hub's clock is ${span(-milliseconds)} ahead` : `${span(milliseconds)} after it was published`;
 }
 
 // Return the updates of a response to `Prefer: wait=0, metadata`.
@@ -173,24 +160,34 @@ async function updates(response) {
   return found.filter(({ metadata }) => metadata);
 }
 
-function listen(type) {
-  // These three have their listeners already.
-  if (type && !["message", "open", "error"].includes(type)) source?.addEventListener(type, show);
-}
-
-function show(event) {
+function show(event, before, describe) {
   const item = $("update").content.firstElementChild.cloneNode(true);
   item.event = event;
-  item.before = source.last;
-  source.last = event.lastEventId;
+  item.before = before;
+  item.received = Date.now();
   item.querySelector("b").textContent = event.type;
-  item.querySelector("span").textContent = event.lastEventId;
+  item.querySelector("span").textContent = event.id;
   item.querySelector("time").textContent = new Date().toLocaleTimeString();
   item.querySelector("pre").textContent = event.data;
   $("updates").prepend(item);
   while ($("updates").children.length > SHOWN) $("updates").lastChild.remove();
   $("count").textContent = ++received;
-  source.describe();
+  describe();
+}
+
+// Show what the hub says of the stream; the newest heartbeat replaces the one before.
+function showSignal({ type, ...members }) {
+  const item = $("signal").content.firstElementChild.cloneNode(true);
+  item.dataset.type = type;
+  if (type === "gap" && members.lost !== "nothing") item.className = "error";
+  item.querySelector("b").textContent = type;
+  item.querySelector("span").textContent = Object.entries(members).map(([name, value]) => `${name}: ${value}`).join(", ");
+  item.querySelector("time").textContent = new Date().toLocaleTimeString();
+  const list = $("signals");
+  if (type === "heartbeat" && list.firstElementChild?.dataset.type === type) list.firstElementChild.remove();
+  list.prepend(item);
+  while (list.children.length > SIGNALS) list.lastChild.remove();
+  list.closest("section").hidden = false;
 }
 
 $("publish").addEventListener("submit", async (event) => {
@@ -200,7 +197,6 @@ $("publish").addEventListener("submit", async (event) => {
   for (const topic of form.get("topic").split("\n").filter(Boolean)) body.append("topic", topic);
   for (const name of ["data", "type", "id"]) if (form.get(name)) body.append(name, form.get(name));
   if (form.get("private")) body.append("private", "on");
-  listen(form.get("type"));
   const [answer, failure] = await ask(config.hub, { method: "POST", headers: authorization(), body }, published);
   $("published").className = failure ? "error" : "";
   $("published").textContent = failure || answer;
@@ -238,16 +234,10 @@ $("refresh").addEventListener("click", async () => {
 async function ask(url, options, read) {
   try {
     const response = await fetch(url, options);
-    return response.ok ? [await read(response), ""] : [null, await reason(response)];
+    return response.ok ? [await read(response), ""] : [null, await explained(response)];
   } catch (error) {
     return [null, error.message];
   }
-}
-
-// Return the hub's explanation of an error response; a proxy's has only a status.
-async function reason(response) {
-  const problem = await response.json().catch(() => ({}));
-  return problem.detail ?? `${response.status} ${response.statusText}`;
 }
 
 // The forms have their listeners now.  Until here their buttons are disabled, because the

@@ -270,7 +270,6 @@ class Endpoints:
                 "hub": settings.path,
                 "token": token,
                 "token_command": token_command(settings, request.origin) if settings.dev and not token else "",
-                "cookie": settings.cookie,
                 "classic": settings.classic,
                 "subscriptions": settings.subscriptions,
             },

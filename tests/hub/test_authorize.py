@@ -31,8 +31,10 @@ from hub.http import authorization
 from hub.http.embedding import HubApplication
 from hub.hub import Hub
 from hub.protocol.events import HEARTBEAT
+from hub.testing import MemoryHub
 from skipfilter import PatternError
 from tests.asgi import FORM, PATH, Answer, ask, bearer, classic_token, follow
+from tests.hub.presence import BELOW
 from tests.hub.serving import served
 from tests.waiting import HANG
 from tests.wire import request
@@ -624,3 +626,20 @@ async def test_a_topic_of_a_grant_is_no_template() -> None:
         await app.publish("/users/1", data="other", private=True)
         await app.publish("/users/{id}", data="own", private=True)
         assert (await stream.next_event()).data == "own"
+
+
+async def test_n126_the_payload_of_a_grant_is_that_of_all_subscriptions_of_its_client() -> None:
+    async def authorize(request: object) -> Grant:
+        return Grant(subscribe=["a", ("uritemplate", BELOW + "{/type,match,subscriber}")], payload={"user": "ann"})
+
+    hub = MemoryHub(authorize=authorize, subscriptions=True)
+    async with hub.app.running(), follow(hub.app, ("match_uritemplate", BELOW + "{/type,match,subscriber}")) as stream:
+        await stream.next_event()
+        async with follow(hub.app, ("match", "anything")):
+            assert '"payload":{"user":"ann"}' in (await stream.next_event()).data
+
+
+@pytest.mark.parametrize("payload", ["ann", ["ann"], {"a": {1}}, {"a": float("nan")}])
+def test_a_payload_that_is_no_object_of_json_is_refused(payload: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        Grant(payload=payload)  # type: ignore[arg-type]

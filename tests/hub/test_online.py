@@ -8,11 +8,8 @@ import pytest
 from playwright.sync_api import expect
 
 from examples.online import app as online
-from hub import Grant
-from hub.testing import MemoryHub, serve
-from tests.asgi import follow
+from hub.testing import serve
 from tests.hub.browsing import visitor
-from tests.hub.presence import BELOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,21 +84,3 @@ def test_a_visitor_without_a_name_sees_nobody(origin: str, browser: Browser) -> 
             stranger.goto(origin)
         assert answer.value.status == 401
         shows(stranger)
-
-
-@pytest.mark.anyio
-async def test_n126_the_payload_of_a_grant_is_that_of_all_subscriptions_of_its_client() -> None:
-    async def authorize(request: object) -> Grant:
-        return Grant(subscribe=["a", ("uritemplate", BELOW + "{/type,match,subscriber}")], payload={"user": "ann"})
-
-    hub = MemoryHub(authorize=authorize, subscriptions=True)
-    async with hub.app.running(), follow(hub.app, ("match_uritemplate", BELOW + "{/type,match,subscriber}")) as stream:
-        await stream.next_event()
-        async with follow(hub.app, ("match", "anything")):
-            assert '"payload":{"user":"ann"}' in (await stream.next_event()).data
-
-
-@pytest.mark.parametrize("payload", ["ann", ["ann"], {"a": {1}}, {"a": float("nan")}])
-def test_a_payload_that_is_no_object_of_json_is_refused(payload: object) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        Grant(payload=payload)  # type: ignore[arg-type]
