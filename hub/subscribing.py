@@ -24,7 +24,7 @@ import structlog
 
 from hub.auth.grant import CompiledGrant
 from hub.delivery.local_reader import LocalReader
-from hub.delivery.signals import UNAVAILABLE, goodbye
+from hub.delivery.signals import UNAVAILABLE, as_id, goodbye
 from hub.delivery.subscriber import Subscriber, payer_at, payer_for
 from hub.errors import NotAsked, NotRunning, RequestError
 from hub.history.cursor import find_start
@@ -32,7 +32,7 @@ from hub.node.presence import may_want_presence
 from hub.protocol import events
 from hub.protocol.hints import subscribe_hints
 from hub.protocol.requests import parse_subscribe
-from hub.protocol.topics import FORBIDDEN, WILDCARD
+from hub.protocol.topics import WILDCARD
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -158,11 +158,10 @@ class Subscribing:
         if wanted is None:  # its request was not read
             return Ended(first, None)
         cursor = wanted.last_event_id
-        if cursor is not None and not FORBIDDEN.isdisjoint(cursor):  # it can be no id
-            cursor = None
+        id = as_id(cursor or "")
         if wanted.signals:
-            first += goodbye(cursor or "", UNAVAILABLE, seconds)
-        return Ended(first, cursor)
+            first += goodbye(id, UNAVAILABLE, seconds)
+        return Ended(first, cursor if cursor == id else None)
 
     async def admit(
         self,

@@ -194,11 +194,13 @@ class Client:
                 pass
         return following.require_cursor()
 
-    def link(self, position: str) -> str:
+    def link(self, position: str, *, url: str = "") -> str:
         """Return the value of a `Link` header, by which a page finds the hub and the
         position that belongs to the content of a response (discovery).
+
+        `url` is that of the hub for pages; by default, it is the client's.
         """
-        return discovery_link(self._url, position)
+        return discovery_link(url or self._url, position)
 
     async def _follow(self, following: Following) -> AsyncGenerator[Event, None]:
         while True:

@@ -86,7 +86,9 @@ class Following:
         self.cursor = last_event_id or ""
         """The id of the last event or signal."""
         self.silence = SILENCE
-        """Seconds without a byte before a stream is considered dead."""
+        """Seconds without a byte before this connection is considered dead."""
+        self.usual_silence = SILENCE
+        """The same for a connection of a hub that has said how often it sends one."""
         self._wait = wait
         self._retry = retry
         self._on_open = on_open
@@ -121,7 +123,7 @@ class Following:
         if not (self._wait or "wait=0" in response.headers.get("Preference-Applied", "")):
             raise NotAHub("the hub does not know `Prefer: wait=0`, so its stream would not end")
         had_begun, self._has_begun = self._has_begun, True
-        self._opened, self._has_event = self._clock(), False
+        self._opened, self._has_event, self.silence = self._clock(), False, SILENCE
         self._least = 0.0
         self._blocks = Blocks(self._max_event)
         raw = {name.lower(): value for name, value in reversed(response.headers.raw)}
@@ -154,7 +156,7 @@ class Following:
             case "position":
                 interval = signal.get("heartbeat")
                 if isinstance(interval, int) and 0 < interval <= LONGEST_RETRY * 1_000:
-                    self.silence = SILENT_BEATS * interval / 1_000 + LATE_BEAT
+                    self.silence = self.usual_silence = SILENT_BEATS * interval / 1_000 + LATE_BEAT
             case "heartbeat":
                 if self._on_heartbeat is not None:
                     self._on_heartbeat()

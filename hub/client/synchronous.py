@@ -183,16 +183,18 @@ class SyncClient:
             pass
         return following.require_cursor()
 
-    def link(self, position: str) -> str:
+    def link(self, position: str, *, url: str = "") -> str:
         """Return the value of a `Link` header, by which a page finds the hub and the
         position that belongs to the content of a response (discovery).
+
+        `url` is that of the hub for pages; by default, it is the client's.
         """
-        return discovery_link(self._url, position)
+        return discovery_link(url or self._url, position)
 
     def _follow(self, following: Following) -> Generator[Event, None, None]:
         while True:
             headers = following.headers() + self._credentials()
-            timeout = httpx2.Timeout(self._answer.connect, read=following.silence)
+            timeout = httpx2.Timeout(self._answer.connect, read=following.usual_silence)
             try:
                 with (
                     sending(),

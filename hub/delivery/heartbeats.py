@@ -78,7 +78,7 @@ class Heartbeats:
 
     def add(self, seat: Seat) -> None:
         """Begin to watch a new seat.  Close it if its end has come already."""
-        seat.came = seat.written = now = self._clock()
+        seat.came = seat.written = seat.beaten = now = self._clock()
         self._schedule(seat, now)
         if seat.subscriber.deadline <= now:
             # Do not wait for the next tick, which may come too late (N82).
@@ -140,15 +140,16 @@ class Heartbeats:
         if holder.is_lost():
             holder.close(Ending.CONNECTION_LOST)
             return
-        # 3. A heartbeat is due if nothing was written for an interval.  A seat that is
-        #    not live gets none: it has not sent its head, or it is catching up, or it
-        #    has no room.
-        since = seat.written
+        # 3. A heartbeat is due if nothing was written for an interval.  As a signal, it
+        #    is due in each interval: a page does not see updates whose type it does not
+        #    know.  A seat that is not live gets none here: it has not sent its head, or
+        #    it is catching up, or it has no room.
+        start = seat.subscriber.signals
+        since = seat.written if start is None else seat.beaten
         if self._interval and self._due(seat, since) <= now:
             since = now
             if (outlet := seat.outlet) is not None:
-                seat.written = now
-                start = seat.subscriber.signals
+                seat.written = seat.beaten = now
                 beat = events.HEARTBEAT if start is None else self._signals.heartbeat(start, outlet.position)
                 outlet.write(beat, self._live.dispatched)
         # 4. It stays.

@@ -67,18 +67,19 @@ class Seat:
     - `outlet`: the same stream while the seat is live; otherwise None.
     - `written`: when it was last written to while it was live or, before that, when it
       came; by the hub's monotonic clock.
+    - `beaten`: when it last had a heartbeat as a signal or, before that, when it came.
     - `came`: when it came, by the hub's monotonic clock.
     - `slot`: its slot on the timer wheel; None if nothing is due.
     """
 
-    __slots__ = ("came", "holder", "id", "outlet", "slot", "subscriber", "written")
+    __slots__ = ("beaten", "came", "holder", "id", "outlet", "slot", "subscriber", "written")
 
     def __init__(self, subscriber: Subscriber, holder: Holder | None) -> None:
         self.id = -1
         self.subscriber = subscriber
         self.holder = holder
         self.outlet: Outlet | None = None
-        self.written = 0.0
+        self.written = self.beaten = 0.0
         self.came = 0.0
         self.slot: Slot | None = None
 

@@ -2,12 +2,12 @@
 
     gap         first, if the client has sent a cursor: what was lost since, if anything
     position    once, when the stream has caught up with the history
-    heartbeat   instead of the comment
+    heartbeat   in each interval, instead of the comment
     goodbye     last, before the hub ends the stream, if there is room
 
 EventSource shows a page neither comments nor headers; these are for pages.  The id of
-each is a cursor.  Of an update that a stream does not receive, no byte of it depends on
-that (N111): only the opaque cursors move on.
+each is a cursor.  No other byte depends on an update that the stream does not receive
+(N111), except that the history may have forgotten what comes after a cursor.
 
 Belongs here: the texts of signals, and their cursors.  Does not belong here: when one
 is written (`stream`, `heartbeats`, `hub.http.replay`).
@@ -15,13 +15,13 @@ is written (`stream`, `heartbeats`, `hub.http.replay`).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from hub.delivery.seat import Ending
 from hub.history.base import EARLIEST
 from hub.protocol import events
 from hub.protocol.topics import FORBIDDEN
-from hub.protocol.updates import EARLIEST_ID
 
 if TYPE_CHECKING:
     from hub.delivery.live import Live
@@ -42,6 +42,8 @@ class Signals:
     """
 
     def __init__(self, history: History, live: Live, *, heartbeat: float) -> None:
+        self.interval = heartbeat or math.inf
+        """Seconds between two heartbeats; inf if they are turned off."""
         self._history = history
         self._live = live
         self._heartbeat = round(heartbeat * 1_000) or None
@@ -53,9 +55,13 @@ class Signals:
         """Return what was lost before a stream began; b"" if it has no cursor."""
         if not start.cursor:
             return b""
-        lost = "nothing" if start.loss is None else "some" if start.position == EARLIEST else "all"
         return events.signal(
-            "gap", _asked(start), asked=start.cursor, lost=lost, reason=start.loss, last_event_id=start.preceding
+            "gap",
+            as_id(start.cursor),
+            asked=start.cursor,
+            lost=start.lost,
+            reason=start.loss,
+            last_event_id=start.preceding,
         )
 
     def position(self, start: Start, position: int) -> bytes:
@@ -88,7 +94,7 @@ class Signals:
         # A stream that has received nothing leaves the cursor as it is, so that a gap
         # is reported again.
         if position == EARLIEST:
-            return _asked(start)
+            return as_id(start.cursor)
         newest, id = self._live.newest
         return self._history.cursor(position, id if newest == position else "")
 
@@ -99,7 +105,6 @@ def goodbye(cursor: str, reason: str, seconds: float | None) -> bytes:
     return events.signal("goodbye", cursor, reason=reason, retry=milliseconds)
 
 
-def _asked(start: Start) -> str:
-    """Return the cursor of a client as an id, or `earliest` if it can be none (N29)."""
-    is_id = len(start.cursor) <= _LONGEST_ID and FORBIDDEN.isdisjoint(start.cursor)
-    return start.cursor if is_id else EARLIEST_ID
+def as_id(cursor: str) -> str:
+    """Return a client's cursor as the id of an event; "" if it can be none (N29)."""
+    return cursor if len(cursor) <= _LONGEST_ID and FORBIDDEN.isdisjoint(cursor) else ""

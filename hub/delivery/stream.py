@@ -477,7 +477,28 @@ class Stream:
             if frames and not await self._send(frames, part.end):
                 return False
             self._position = part.end
+            if not await self._beat():
+                return False
         return self.state is _CATCHING_UP
+
+    async def _beat(self) -> bool:
+        """Write a heartbeat if its client wants signals, and one is due.
+
+        So a client that waits for little of a long history sees that the stream is
+        alive, and its cursor moves on.  Returns False if the caller must stop.
+        """
+        if self._start is None:
+            return True
+        now, signals = self._delivery.clock(), self._delivery.signals
+        if now < self.seat.beaten + signals.interval:
+            return True
+        self.seat.beaten = now
+        body = signals.heartbeat(self._start, self._position)
+        if self._connection.write(body, False):
+            return True
+        self._unwritten = self._position, body
+        self._to(_BEHIND)
+        return await self._drain()
 
     def _write_position(self, start: Start) -> bool:
         """Write that the stream has caught up; return False if there is no room."""

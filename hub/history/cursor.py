@@ -15,7 +15,7 @@ still has them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import structlog
 
@@ -41,8 +41,11 @@ class Start(NamedTuple):
     """The id of the event before its first one, as far as that is known."""
     cursor: str = ""
     """The cursor that it has sent."""
+    lost: Literal["nothing", "some", "all"] = "nothing"
+    """What may be lost of the updates after the cursor (R92).  It depends on what the
+    settings say of unknown cursors, and not on what the history has (R97)."""
     loss: Loss | None = None
-    """Why updates after the cursor may be lost; None if none is."""
+    """Why they may be lost; None if none is."""
 
 
 async def find_start(
@@ -59,6 +62,7 @@ async def find_start(
     `live()`, the position of the live streams.  In all other cases, an unavailable
     history raises `HistoryUnavailable`.
     """
+    lost: Literal["nothing", "some", "all"] = "nothing"
     loss = None
     if cursor and cursor != EARLIEST_ID:
         found: int | Loss | None
@@ -68,18 +72,18 @@ async def find_start(
             found = await history.find(cursor, presence=presence)
         if isinstance(found, int):
             return Start(found, cursor, cursor)
-        loss = found or Loss.UNKNOWN
+        lost, loss = "some" if replay_unknown else "all", found or Loss.UNKNOWN
         log.info("cursor not found", last_event_id=f"{cursor:.80}", reason=loss.value)
     asked = cursor or ""
     if cursor == EARLIEST_ID or (cursor and replay_unknown):
         # If the history is empty, the subscriber starts at its end.  The end is read
         # first, because an entry may be appended before the second read.
         end = await history.end()
-        return Start(EARLIEST if await history.newest() else end, EARLIEST_ID, asked, loss)
+        return Start(EARLIEST if await history.newest() else end, EARLIEST_ID, asked, lost, loss)
     # The end of the history, whether it is dispatched yet or not: so the subscriber
     # gets no update whose publisher already has its answer.
     try:
         end = await history.end()
     except HistoryUnavailable:  # then no publisher gets an answer either
         end = live()
-    return Start(end, None if cursor is None else EARLIEST_ID, asked, loss)
+    return Start(end, None if cursor is None else EARLIEST_ID, asked, lost, loss)

@@ -15,6 +15,7 @@ client may begin anywhere; but a cursor of another history must not pass for a p
 from __future__ import annotations
 
 import os
+import re
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from enum import StrEnum
@@ -27,6 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 KEY_BYTES: Final = 16
 """The bytes of a key."""
 _NONCE_BYTES: Final = 12
+_FORM: Final = re.compile("#[A-Za-z0-9_-]{70}")  # a decoder alone would skip other characters
 _PLACE: Final = struct.Struct(">8sQ8s")
 _UNKNOWN: Final = bytes(8)
 
@@ -85,10 +87,12 @@ class Seal:
 
     def place(self, cursor: str) -> Place | None:
         """Return the place of a cursor; None if no node of this history has made it."""
+        if _FORM.fullmatch(cursor) is None:
+            return None
+        sealed = urlsafe_b64decode(cursor[1:] + "==")
         try:
-            sealed = urlsafe_b64decode(cursor[1:] + "==")
             return Place(*_PLACE.unpack(self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)))
-        except (ValueError, InvalidTag, struct.error):
+        except InvalidTag:
             return None
 
 

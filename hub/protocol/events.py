@@ -29,10 +29,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hub.errors import EventTooLarge
 from hub.protocol.data import to_json
-from hub.protocol.updates import HUB_TYPE, Update
+from hub.protocol.updates import HUB_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hub.protocol.updates import Update
 
 HEARTBEAT: Final = b":\n"
 """A comment: the first bytes of a stream, and the heartbeat if it is idle (R20, N8)."""
@@ -74,11 +76,17 @@ def signal(type: str, id: str, *, retry: int | None = None, **members: str | int
     """Return a signal as the bytes of an event, without the members that are None.
 
     `retry`, in ms, is a member and also the field.  The id must be valid, as that of an
-    update.
+    update; if it is "", the event has none, and clients keep the one that they have.
     """
     given = {"type": type, **members, "retry": retry}
     data = to_json({name: value for name, value in given.items() if value is not None})
-    return frame(Update((), data, id=id, type=HUB_TYPE, retry=retry))
+    lines = (
+        f"id: {id}\n" if id else "",
+        f"event: {HUB_TYPE}\ndata: {data}\n",
+        f"retry: {retry}\n" if retry else "",
+        "\n",
+    )
+    return "".join(lines).encode("utf-8")
 
 
 def frame(update: Update) -> bytes:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from hub.protocol.data import Data
 
-EARLIEST_ID: Final = "earliest"
 HUB_TYPE: Final = "mercure"
 """The type of the hub's own events (N52)."""
+EARLIEST_ID: Final = "earliest"
 """The cursor for the position before all updates in the history (N110).
 
 No update can have this id (N116).

@@ -197,12 +197,13 @@ async def test_r92_r95_too_old_and_a_new_epoch_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("cursor", ["a\nb", "\0", "\x85", "x" * 4_097])
-async def test_r92_n29_a_cursor_that_can_be_no_id_is_answered_with_the_earliest(cursor: str) -> None:
+async def test_r92_n29_a_cursor_that_can_be_no_id_is_not_made_one(cursor: str) -> None:
     async with application() as app:
         await app.publish("a")
         async with follow(app, ("match", "a"), ("signals", "1"), ("last_event_id", cursor)) as stream:
             event = await stream.next_event()
-            assert (event.id, members(event)["asked"]) == ("earliest", cursor)
+            assert (event.id, members(event)["asked"]) == ("", cursor)
+            assert stream.body.startswith(b":\nevent: mercure\n")
 
 
 @contextlib.asynccontextmanager
@@ -260,6 +261,69 @@ async def test_r94_all_streams_share_the_bytes_of_a_round() -> None:
                 beats.append(event.id)
         assert len(set(beats)) == 2
         assert len(set(beats[:20])) == 1
+
+
+async def test_r94_r34_a_heartbeat_comes_in_each_interval_also_beside_updates(protocol: Any) -> None:
+    async with serving(protocol) as (hub, server):
+        client = await Client.of(server)
+        await client.until(f":\n{LIVE}")
+        await until(lambda: hub.app.hub.delivery.live_count == 1)
+        for n in range(3):
+            hub.clock.advance(8)
+            await hub.app.publish("a", id=str(n))
+            await client.until(f".*id: {n}\ndata: \n\n.*")
+        await client.until(".*" + frame(CURSOR, '{"type":"heartbeat"}') + ".*")
+        await client.reply.close()
+
+
+@DIALECTS
+async def test_r94_a_long_replay_without_a_match_has_heartbeats_whose_cursors_move_on(
+    protocol: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(protocol) as (hub, server):
+        for n in range(1_000):
+            await hub.app.publish("b", id=str(n))
+        await until(lambda: hub.app.hub.delivery.dispatched == hub.app.hub.delivery.position)
+        follower = hub.app.hub.delivery._follower
+        read = follower.read
+
+        async def slowly(after: int) -> Any:
+            hub.clock.advance(10)
+            return await read(after)
+
+        monkeypatch.setattr(follower, "read", slowly)
+        client = await Client.of(server, name, "earliest")
+        await client.until(f".*{LIVE}")
+        signals = [json.loads(data)["type"] for data in re.findall(r"data: (.*)\n", client.body.decode())]
+        assert signals[0] == "gap"
+        assert signals[-1] == "position"
+        assert signals.count("heartbeat") == len(signals) - 2 >= 3
+        history = hub.app.hub.history
+        found = [await history.locate(cursor) for cursor in re.findall(CURSOR, client.body.decode())]
+        assert found == sorted(map(int, found))
+        await client.reply.close()
+
+
+async def test_r97_what_may_be_lost_does_not_depend_on_what_the_history_has() -> None:
+    for replays, lost in ((True, "some"), (False, "all")):
+        async with in_process(MemoryHistory(Retention(9, 10**6)), replay_unknown=replays) as app:
+            gaps = [await gap_of(app, "unknown")]
+            await app.publish("a", private=True)
+            gaps.append(await gap_of(app, "unknown"))
+            assert gaps == [{"lost": lost, "reason": "unknown", "last_event_id": "earliest"}] * 2
+
+
+@pytest.mark.parametrize("end", ["==\r\nSet-Cookie: a=b", "==\r\n", "!" * 100, "\0"])
+async def test_r95_what_only_begins_with_a_cursor_is_unknown(protocol: Any, end: str) -> None:
+    async with serving(protocol) as (hub, server):
+        await hub.app.publish("a", id="1")
+        cursor = hub.app.hub.history.cursor(1, "1") + end
+        for prefer in ([], [("prefer", "wait=0")]):
+            query = urlencode({"match": "a", "last_event_id": cursor})
+            async with await request(server, "GET", f"{PATH}?{query}", prefer) as reply:
+                assert (reply.status, reply.headers["mercure-last-event-id"]) == (200, "earliest")
+                assert "set-cookie" not in reply.headers
+                assert (await reply.next_event()).id == "1"
 
 
 # -- goodbye
@@ -380,12 +444,10 @@ async def test_r96_a_hub_without_its_history_says_that_it_is_unavailable() -> No
             parameters = ("match", "a"), ("signals", "1"), ("last_event_id", cursor)
             async with follow(app, *parameters) as stream:
                 await stream.end()
-                found = re.fullmatch(
-                    rb":\nretry: (\d+)\nid: (.*)\nevent: mercure\ndata: (.*)\nretry: (\d+)\n\n", stream.body
-                )
+                found = re.fullmatch(rb":\nretry: (\d+)\n((?:id: .*\n)?)event: mercure\ndata: (.*)\nretry: (\d+)\n\n", stream.body)
                 assert found is not None, stream.body
                 assert found[1] == found[4]
-                assert found[2].decode() == id
+                assert found[2].decode() == (f"id: {id}\n" if id else "")
                 assert json.loads(found[3]) == {"type": "goodbye", "reason": "unavailable", "retry": int(found[1])}
 
 

@@ -138,8 +138,8 @@ class RedisHistory:
         self._offset = 0  # the number that this node adds to n
         # The newest entry of each kind that this node knows: published, presence.
         self._anchors = _Anchor(0, b""), _Anchor(0, b"")
-        self._new_key = new_key()  # for a history that has none
-        self._seal = Seal(self._new_key)
+        self._key = new_key()  # of opaque cursors: this one counts if the history has none
+        self._seal = Seal(self._key)
         self._warned: set[str] = set()  # what the log has said of the server
 
     @classmethod
@@ -380,13 +380,13 @@ class RedisHistory:
         A server whose memory is full takes no report, and can still be read.
         """
         try:
-            reply = await self._call(scripts.HEAR, *self._node, self._new_key, at_once=True)
+            reply = await self._call(scripts.HEAR, *self._node, self._key, at_once=True)
             key, others = reply.value
             self.ledger.others = [other.decode() for other in others]
         except HistoryUnavailable:
             key = (await self._call(scripts.END, at_once=True)).value
         if key:
-            self._seal = Seal(key)
+            self._key, self._seal = key, Seal(key)
 
     async def command(self, command: Command) -> Taken:
         """Append a command to the list, in one script."""

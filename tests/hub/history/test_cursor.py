@@ -50,9 +50,9 @@ async def test_a_replay_needs_the_history(cursor: str) -> None:
         ("", True, Start(2, "earliest")),
         ("earliest", False, Start(EARLIEST, "earliest", "earliest")),
         ("a", True, Start(1, "a", "a")),
-        ("unknown", True, Start(EARLIEST, "earliest", "unknown", Loss.UNKNOWN)),
-        ("unknown", False, Start(2, "earliest", "unknown", Loss.UNKNOWN)),
-        ("#unknown", True, Start(EARLIEST, "earliest", "#unknown", Loss.UNKNOWN)),
+        ("unknown", True, Start(EARLIEST, "earliest", "unknown", "some", Loss.UNKNOWN)),
+        ("unknown", False, Start(2, "earliest", "unknown", "all", Loss.UNKNOWN)),
+        ("#unknown", True, Start(EARLIEST, "earliest", "#unknown", "some", Loss.UNKNOWN)),
     ],
 )
 async def test_n107_n108_n109_n115_each_kind_of_cursor_has_a_start(

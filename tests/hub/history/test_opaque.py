@@ -34,7 +34,8 @@ def test_a_cursor_shows_neither_its_place_nor_whether_another_is_the_same() -> N
 
 
 @pytest.mark.parametrize("change", [lambda c: c[:-2], lambda c: c + "A", lambda c: "#", lambda c: c[:9] + "é" + c[10:],
-    lambda c: c[:30] + ("A" if c[30] != "A" else "B") + c[31:], lambda c: "#" + "A" * 70, lambda c: "#\ud800"])  # fmt: skip
+    lambda c: c[:30] + ("A" if c[30] != "A" else "B") + c[31:], lambda c: "#" + "A" * 70, lambda c: "#\ud800", lambda c: c + "==", lambda c: c + "==\r\nA: b", lambda c: "#" + c,
+    lambda c: c + "\n", lambda c: c + "!" * 10**6])  # fmt: skip
 def test_what_no_node_has_made_is_no_cursor(change: Callable[[str], str]) -> None:
     seal = Seal(new_key())
     assert seal.place(change(seal.cursor("epoch", 1))) is None
@@ -141,7 +142,7 @@ async def test_a_server_that_lost_its_newest_entries_while_no_node_ran(
         assert await log.locate(plain) == 3, "without the id, this cannot be noticed"
 
 
-async def test_after_a_flush_a_new_key_and_a_new_epoch_count(
+async def test_after_a_flush_the_key_stays_and_a_new_epoch_counts(
     redis_server: RedisServer, new_url: Callable[[str], str]
 ) -> None:
     url = new_url("redis")
@@ -154,7 +155,9 @@ async def test_after_a_flush_a_new_key_and_a_new_epoch_count(
         for key in ("log", "ids", "marks", "meta"):
             redis_server.ask("DEL", f"{{{name}}}:{key}")
         assert await one.locate(cursor) is Loss.NEW_EPOCH
+        made = one.cursor(await one.end())
         await one.hear()
+        assert await one.locate(made) == await one.end()  # the process that has the key restores it
         async with nodes(url) as (other,):
             await other.hear()
             assert await other.locate(one.cursor(await one.end())) == await other.end()
