@@ -15,7 +15,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from starlette.middleware.sessions import SessionMiddleware
 
@@ -63,16 +63,6 @@ def create() -> FastAPI:
         command = [sys.executable, str(FOLDER / "producer.py"), ORIGIN + HUB, run]
         subprocess.Popen(command, start_new_session=True, env={**os.environ, "RUN_KEY": KEY})
         return run
-
-    @app.get("/runs/{run}")
-    async def state(run: str, request: Request) -> str:
-        """Return "resumable" if the history still has the beginning of the run."""
-        if run in request.session.get("runs", []):
-            async for update in live.subscribe(match=f"/runs/{run}", last_event_id="earliest", wait=False):
-                if '"n":0,' in update.data:
-                    return "resumable"
-                break
-        raise HTTPException(410, "the history no longer has this run")
 
     app.mount("/live", live)
     return app

@@ -444,7 +444,9 @@ async def test_r96_a_hub_without_its_history_says_that_it_is_unavailable() -> No
             parameters = ("match", "a"), ("signals", "1"), ("last_event_id", cursor)
             async with follow(app, *parameters) as stream:
                 await stream.end()
-                found = re.fullmatch(rb":\nretry: (\d+)\n((?:id: .*\n)?)event: mercure\ndata: (.*)\nretry: (\d+)\n\n", stream.body)
+                found = re.fullmatch(
+                    rb":\nretry: (\d+)\n((?:id: .*\n)?)event: mercure\ndata: (.*)\nretry: (\d+)\n\n", stream.body
+                )
                 assert found is not None, stream.body
                 assert found[1] == found[4]
                 assert found[2].decode() == (f"id: {id}\n" if id else "")
