@@ -41,12 +41,14 @@ class Subscriber:
     ) -> None:
         self.received: list[Event] = []
         """All events that have come so far."""
+        self.gaps: list[str] = []
+        """The cursor of each connection before whose first event updates may be missing."""
         self._client = client
         self._timeout = timeout
         self._taken = 0  # the number of events that `next` has returned
         self._changed = asyncio.Event()
         self._is_open = False
-        self._events = client.subscribe(*topics, last_event_id=last_event_id, on_open=self._open, **matchers)
+        self._events = client.subscribe(*topics, last_event_id=last_event_id, on_open=self._open, on_gap=self.gaps.append, **matchers)
         self._reading: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
@@ -118,6 +120,11 @@ class BlockingSubscriber:
     def received(self) -> list[Event]:
         """All events that have come so far."""
         return self._subscriber.received
+
+    @property
+    def gaps(self) -> list[str]:
+        """The cursors after which updates may be missing; see `Subscriber.gaps`."""
+        return self._subscriber.gaps
 
     def next(self, timeout: float | None = None) -> Event:
         """Return the next event; see `Subscriber.next`."""

@@ -142,6 +142,18 @@ async def test_a_subscriber_in_the_same_loop() -> None:
     assert hub.app.hub.delivery.connection_count == 0
 
 
+async def test_a_subscriber_notes_gaps_and_receives_no_signal() -> None:
+    hub = MemoryHub(heartbeat=1)
+    async with hub.app.running():
+        await hub.app.publish("/a", data="1")
+        async with hub.subscriber("/a", last_event_id="unknown") as subscriber:
+            assert (await subscriber.next()).data == "1"
+            hub.clock.advance(10)
+            await hub.app.publish("/a", data="2")
+            assert (await subscriber.next()).data == "2"
+            assert (subscriber.gaps, len(subscriber.received)) == (["unknown"], 2)
+
+
 async def test_a_subscriber_that_is_refused_or_misses_its_hub() -> None:
     hub = MemoryHub(anonymous=False)
     async with hub.app.running():
