@@ -48,7 +48,9 @@ class Subscriber:
         self._taken = 0  # the number of events that `next` has returned
         self._changed = asyncio.Event()
         self._is_open = False
-        self._events = client.subscribe(*topics, last_event_id=last_event_id, on_open=self._open, on_gap=self.gaps.append, **matchers)
+        self._events = client.subscribe(
+            *topics, last_event_id=last_event_id, on_open=self._open, on_gap=self.gaps.append, **matchers
+        )
         self._reading: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
