@@ -42,7 +42,7 @@ class Subscriber:
         self.received: list[Event] = []
         """All events that have come so far."""
         self.gaps: list[str] = []
-        """The cursor of each connection before whose first event updates may be missing."""
+        """The cursors after which updates may be missing, one for each connection."""
         self._client = client
         self._timeout = timeout
         self._taken = 0  # the number of events that `next` has returned
