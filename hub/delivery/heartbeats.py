@@ -150,7 +150,7 @@ class Heartbeats:
             since = now
             if (outlet := seat.outlet) is not None:
                 seat.written = seat.beaten = now
-                beat = events.HEARTBEAT if start is None else self._signals.heartbeat(start, outlet.position)
+                beat = events.HEARTBEAT if start is None else self._signals.heartbeat(outlet.position)
                 outlet.write(beat, self._live.dispatched)
         # 4. It stays.
         self._schedule(seat, since)

@@ -64,19 +64,19 @@ class Signals:
             last_event_id=start.preceding,
         )
 
-    def position(self, start: Start, position: int) -> bytes:
+    def position(self, position: int) -> bytes:
         """Return that a stream has caught up with the history, at a position."""
-        return events.signal("position", self._cursor(start, position), heartbeat=self._heartbeat)
+        return events.signal("position", self._cursor(position), heartbeat=self._heartbeat)
 
     def begin_round(self) -> None:
         """Begin a round of heartbeats."""
         self._round.clear()
 
-    def heartbeat(self, start: Start, position: int) -> bytes:
-        """Return a heartbeat of this round."""
+    def heartbeat(self, position: int) -> bytes:
+        """Return a heartbeat of this round, for a stream at a position."""
         beat = self._round.get(position)
         if beat is None:
-            beat = self._round[position] = events.signal("heartbeat", self._cursor(start, position))
+            beat = self._round[position] = events.signal("heartbeat", self._cursor(position))
         return beat
 
     def goodbye(self, start: Start, position: int, reason: Ending, seconds: float | None) -> bytes:
@@ -87,14 +87,13 @@ class Signals:
         """
         if reason in _SILENT:
             return b""
-        return goodbye(self._cursor(start, position), reason.name.lower(), seconds)
-
-    def _cursor(self, start: Start, position: int) -> str:
-        """Return a cursor with which a client receives what follows a position."""
         # A stream that has received nothing leaves the cursor as it is, so that a gap
         # is reported again.
-        if position == EARLIEST:
-            return as_id(start.cursor)
+        cursor = as_id(start.cursor) if position == EARLIEST else self._cursor(position)
+        return goodbye(cursor, reason.name.lower(), seconds)
+
+    def _cursor(self, position: int) -> str:
+        """Return a cursor with which a client receives what follows a position."""
         newest, id = self._live.newest
         return self._history.cursor(position, id if newest == position else "")
 

@@ -284,7 +284,7 @@ class Stream:
         if self._position != self._delivery.position:
             return gap
         self._owes_position = False
-        return gap + signals.position(start, self._position)
+        return gap + signals.position(self._position)
 
     # -- for delivery
 
@@ -446,7 +446,7 @@ class Stream:
         while await self._read_to_end(reading):
             # 3. Join the live streams.  There is no await between the end of the last
             #    read and the join, so no entry is missed.
-            if not self._owes_position or self._start is None or self._write_position(self._start):
+            if not self._owes_position or self._write_position():
                 self._join()
                 return
             if not await self._drain():
@@ -493,17 +493,15 @@ class Stream:
         if now < self.seat.beaten + signals.interval:
             return True
         self.seat.beaten = now
-        body = signals.heartbeat(self._start, self._position)
-        if self._connection.write(body, False):
-            return True
-        self._unwritten = self._position, body
-        self._to(_BEHIND)
-        return await self._drain()
+        return self._write_signal(signals.heartbeat(self._position)) or await self._drain()
 
-    def _write_position(self, start: Start) -> bool:
+    def _write_position(self) -> bool:
         """Write that the stream has caught up; return False if there is no room."""
         self._owes_position = False
-        body = self._delivery.signals.position(start, self._position)
+        return self._write_signal(self._delivery.signals.position(self._position))
+
+    def _write_signal(self, body: bytes) -> bool:
+        """Write a signal; return False if there is no room for more."""
         if self._connection.write(body, False):
             return True
         self._unwritten = self._position, body

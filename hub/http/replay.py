@@ -211,12 +211,12 @@ class Replay:
             # If little of a long history is wanted, send what there is, or a heartbeat,
             # so that the response is never silent for long.
             if now() > sent + _HEARTBEAT_SECONDS:
-                beat = events.HEARTBEAT if start is None else signals.heartbeat(start, position)
+                beat = events.HEARTBEAT if start is None else signals.heartbeat(position)
                 yield b"".join(frames) or beat
                 frames, size, self._position = [], 0, position
                 sent = now()
         if self._reason is None:
-            frames += [events.ALL] if start is None else [signals.position(start, position), events.ALL]
+            frames += [events.ALL] if start is None else [signals.position(position), events.ALL]
             yield b"".join(frames)
         elif start is not None and not self._is_cut:
             self._position = position
