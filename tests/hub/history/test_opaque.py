@@ -163,3 +163,19 @@ async def test_after_a_flush_the_key_stays_and_a_new_epoch_counts(
             assert await other.locate(one.cursor(await one.end())) == await other.end()
     finally:
         await one.aclose()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_forgotten_presence_updates_matter_to_those_who_want_them(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
+    async with nodes(new_url(kind), presence_updates=2) as (log,):
+        await log.hear()
+        await log.append(named("a"))
+        cursor = log.cursor(1, "a")
+        for n in range(9):
+            await log.append(named(f"p{n}"), presence=True)
+        assert await log.locate(cursor) == 1
+        assert await log.locate(cursor, presence=True) is Loss.TOO_OLD
+        end = log.cursor(await log.end())
+        assert await log.locate(end, presence=True) == await log.end()
