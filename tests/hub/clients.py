@@ -43,6 +43,9 @@ class Threaded:
     async def position(self) -> str:
         return await asyncio.to_thread(self._client.position)
 
+    def link(self, position: str, **options: Any) -> str:
+        return self._client.link(position, **options)
+
     async def subscribe(self, *topics: str, **options: Any) -> AsyncGenerator[Event, None]:
         events = self._client.subscribe(*topics, **options)
         try:

@@ -198,3 +198,9 @@ async def test_from_its_position_a_client_receives_all_that_follows(
         await client.publish("a", data="2")
         events = client.subscribe("a", last_event_id=position, wait=False)
         assert [event.data async for event in events] == ["1", "2"]
+
+
+async def test_a_link_has_the_url_of_the_client_or_another_one(new: Callable[..., Any]) -> None:
+    async with new("http://hub:3000/x") as client:
+        assert client.link("#a") == '<http://hub:3000/x>; rel="mercure"; last-event-id="#a"'
+        assert client.link('"\\', url="/y") == '</y>; rel="mercure"; last-event-id="\\"\\\\"'

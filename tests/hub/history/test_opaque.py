@@ -158,6 +158,7 @@ async def test_after_a_flush_the_key_stays_and_a_new_epoch_counts(
         made = one.cursor(await one.end())
         await one.hear()
         assert await one.locate(made) == await one.end()  # the process that has the key restores it
+        assert await one.locate(one.cursor(1)) is Loss.NEW_EPOCH, "a position of before"
         async with nodes(url) as (other,):
             await other.hear()
             assert await other.locate(one.cursor(await one.end())) == await other.end()
