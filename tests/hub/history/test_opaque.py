@@ -147,6 +147,8 @@ async def test_after_a_flush_the_key_stays_and_a_new_epoch_counts(
 ) -> None:
     url = new_url("redis")
     name = url.rpartition("=")[2]
+    async with nodes(url) as (first,):
+        await first.hear()  # it makes the key
     one = node_of(url)
     try:
         await one.hear()
@@ -158,6 +160,7 @@ async def test_after_a_flush_the_key_stays_and_a_new_epoch_counts(
         made = one.cursor(await one.end())
         await one.hear()
         assert await one.locate(made) == await one.end()  # the process that has the key restores it
+        await one.append(named("b"))
         assert await one.locate(one.cursor(1)) is Loss.NEW_EPOCH, "a position of before"
         async with nodes(url) as (other,):
             await other.hear()
