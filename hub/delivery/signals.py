@@ -1,4 +1,4 @@
-"""Signals: what a stream says of itself, in events, to a client that asks (R91).
+"""Signals: events about the stream itself, for a client that asks for them (R91).
 
     gap         first, if the client has sent a cursor: what was lost since, if anything
     position    once, when the stream has caught up with the history

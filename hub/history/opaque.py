@@ -4,12 +4,13 @@
     cursor   #  nonce │ encrypted place │ tag            in base64, always equally long
 
 A stream that is silent needs a cursor that moves on with the history (R95).  The ids of
-updates cannot be that: the client may not read them (N111), and their number would tell
-it how many there are.  So the place is encrypted, with a random nonce: two cursors of
+updates cannot be that: the client may not read them (N111), and a position would show
+their number.  So the place is encrypted, with a random nonce: two cursors of
 one place differ, and no client learns whether the history has moved between them.
 
-All nodes of a history have its key.  Who forges a cursor gains nothing, because any
-client may begin anywhere; but a cursor of another history must not pass for a place.
+All nodes of a history have its key.  A client that forges a cursor gains nothing,
+because any client may begin anywhere; but a cursor of another history must not pass for
+a place.
 """
 
 from __future__ import annotations
