@@ -307,11 +307,8 @@ class HubApplication(Application):
 
     def link(self, position: str) -> str:
         """Return the value of a `Link` header, by which a page finds the hub and the
-        position that belongs to the content of a response (discovery).
-
-        >>> app = create_app(Settings(dev=True))
-        >>> app.link("#a")
-        '</.well-known/mercure>; rel="mercure"; last-event-id="#a"'
+        position that belongs to the content of a response (discovery): the path of the
+        hub, and the position as `last-event-id`.
         """
         return discovery_link(self.hub.settings.path, position)
 

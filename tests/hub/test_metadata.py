@@ -197,7 +197,6 @@ async def test_r29_the_page_and_its_configuration(classic: bool) -> None:
         assert document == {
             "hub": PATH,
             "token_command": "",
-            "cookie": "mercure_access_token",
             "classic": classic,
             "subscriptions": True,
         }
