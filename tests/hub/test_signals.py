@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import time
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
@@ -268,12 +269,30 @@ async def test_r94_r34_a_heartbeat_comes_in_each_interval_also_beside_updates(pr
         client = await Client.of(server)
         await client.until(f":\n{LIVE}")
         await until(lambda: hub.app.hub.delivery.live_count == 1)
-        for n in range(3):
+        for n in range(3):  # a comment would never be due
             hub.clock.advance(8)
             await hub.app.publish("a", id=str(n))
             await client.until(f".*id: {n}\ndata: \n\n.*")
-        await client.until(".*" + frame(CURSOR, '{"type":"heartbeat"}') + ".*")
+            await hub.app.hub.delivery._heartbeats.tick()
+        await hub.app.publish("a", id="last")
+        body = await client.until(".*id: last\ndata: \n\n.*")
+        assert re.search(frame(CURSOR, '{"type":"heartbeat"}').encode(), body)
         await client.reply.close()
+
+
+async def test_r95_a_cursor_of_a_live_stream_knows_the_entry_at_its_place(protocol: Any) -> None:
+    """So that a history which has lost the entry without noticing refuses the cursor."""
+    async with serving(protocol) as (hub, server):
+        history = hub.app.hub.history
+        for n in range(2):
+            await hub.app.publish("a", id=f"{n}")
+            await until(lambda: hub.app.hub.delivery.dispatched == hub.app.hub.delivery.position)
+            client = await Client.of(server)
+            await client.until(f":\n{LIVE}")
+            [cursor] = re.findall(CURSOR, client.body.decode())
+            place = cast("Any", history)._seal.place(cursor)
+            assert (place.number, place.entry) == (n + 1, blake2b(f"{n}".encode(), digest_size=8).digest())
+            await client.reply.close()
 
 
 @DIALECTS
@@ -388,6 +407,20 @@ async def test_r96_r82_a_kicked_client_that_has_not_read_all_is_reset_without_a_
         for _ in range(40):
             await hub.app.publish("a", data="x" * 50_000)
         await until(lambda: hub.app.hub.delivery.live_count == 0)
+        await hub.app.disconnect(subject="alice")
+        assert await is_reset(slow)
+
+
+async def test_r96_r82_a_live_stream_whose_client_has_not_taken_all_is_reset_too(protocol: Any) -> None:
+    async with serving(protocol, send_buffer=2**18) as (hub, server):
+        token = sign_classic_token(
+            DEVELOPMENT_KEY, publish=[], subscribe=["*"], subject="alice", seconds=10_000, now=time.time()
+        )
+        target = f"{PATH}?match=a&signals=1"
+        slow = await request(server, "GET", target, [bearer(token)], receive_buffer=2**12)
+        await until(lambda: hub.app.hub.delivery.live_count == 1)
+        await hub.app.publish("a", data="x" * 50_000)
+        assert hub.app.hub.delivery.live_count == 1  # the kernel has the rest of it
         await hub.app.disconnect(subject="alice")
         assert await is_reset(slow)
 

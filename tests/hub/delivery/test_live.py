@@ -16,8 +16,10 @@ from hub.delivery.live import Live
 from hub.delivery.signals import Signals
 from hub.delivery.subscriber import Subscriber
 from hub.history.base import Entry, Retention
+from hub.history.cursor import Start
 from hub.history.memory import MemoryHistory
 from hub.node.matchers import MatcherCompiler
+from hub.protocol.events import parse_block
 from hub.protocol.updates import Update
 from skipfilter import LimitError
 from tests.hub.seats import Recorder
@@ -406,3 +408,19 @@ async def test_n82_a_seat_whose_end_has_come_is_closed_at_once() -> None:
     recorder = Recorder()
     here.heartbeats.add(here.audience.seat(subscriber, recorder))
     assert recorder.reasons == ["its token expires"]
+
+
+async def test_r95_the_cursor_of_a_heartbeat_is_not_ahead_of_its_stream() -> None:
+    """Entries may have been skipped, or a dispatch may have failed, before it ends."""
+    now = 0.0
+    world = World(clock=lambda: now, heartbeat=1)
+    seat = world.seat(["a"])
+    seat.subscriber.signals = Start(0, None)
+    cast("Recorder", seat.holder).position = 3
+    world.live.move_to(9)
+    now = 10.0
+    await world.heartbeats.tick()
+    [(body, _)] = cast("Recorder", seat.holder).writes
+    cursor = parse_block(body.removesuffix(b"\n\n")).id
+    place = cast("Any", world.heartbeats)._signals._history._seal.place(cursor)
+    assert place.number == 3
