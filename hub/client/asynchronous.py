@@ -30,7 +30,6 @@ from hub.client.messages import (
 )
 from hub.protocol.data import discovery_link
 from hub.protocol.events import MAX_EVENT
-from hub.protocol.topics import WILDCARD
 from hub.proxies import usable_proxies
 from skipfilter.errors import not_copied
 
@@ -188,7 +187,7 @@ class Client:
         Raises `Refused` if the hub refuses a subscription, and `NotAHub` if it is a hub
         of another kind, which has no such cursors.
         """
-        following = Following((), {"match": WILDCARD}, None, wait=False, retry=self._retry, max_event=self._max_event)
+        following = Following.of_position(retry=self._retry, max_event=self._max_event)
         async with aclosing(self._follow(following)) as events:
             async for _ in events:
                 pass

@@ -22,11 +22,13 @@ from hub.client.errors import NotAHub
 from hub.client.messages import SILENCE, Event, is_compressed
 from hub.protocol.data import patterns_of, require_topics
 from hub.protocol.events import ALL, STREAM, WITH_SIGNALS, Blocks, parse_block, signal_in
+from hub.protocol.topics import WILDCARD
 from hub.protocol.updates import EARLIEST_ID
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Self
 
     import httpx2
 
@@ -103,6 +105,11 @@ class Following:
         self._failures = 0  # the number of attempts since a stream brought an event, or lasted
         self._reason = ""  # why the hub has ended this connection, for the log
         self._least = 0.0  # the pause that a refusal asks for, in seconds
+
+    @classmethod
+    def of_position(cls, *, retry: float, max_event: int) -> Self:
+        """Return one that receives no update, and ends with a cursor for now."""
+        return cls((), {"match": WILDCARD}, None, wait=False, retry=retry, max_event=max_event)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers of the next request."""

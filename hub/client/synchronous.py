@@ -28,7 +28,6 @@ from hub.client.messages import (
 )
 from hub.protocol.data import discovery_link
 from hub.protocol.events import MAX_EVENT
-from hub.protocol.topics import WILDCARD
 from hub.proxies import usable_proxies
 from skipfilter.errors import not_copied
 
@@ -178,7 +177,7 @@ class SyncClient:
         """Return a cursor for now: a subscription with it as `last_event_id` receives
         all that is published after this call; see `Client.position`.
         """
-        following = Following((), {"match": WILDCARD}, None, wait=False, retry=self._retry, max_event=self._max_event)
+        following = Following.of_position(retry=self._retry, max_event=self._max_event)
         for _ in self._follow(following):
             pass
         return following.require_cursor()

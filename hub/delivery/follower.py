@@ -161,12 +161,10 @@ class Follower:
 
     async def _find_end(self) -> None:
         """Make the end of the history the position of the live seats."""
-        end = await self._history.end()
-        newest = await self._history.newest()
+        end, id = await base.newest_place(self._history)
         await self._history.hear()  # not before, so that all commands before the end are known
         await self._carry_out()
-        if newest is not None and newest.position == end:
-            self._live.newest = end, newest.update.id
+        self._live.newest = end, id
         self._live.move_to(end)
         self.is_ready = True
 

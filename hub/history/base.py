@@ -447,6 +447,15 @@ def page_end(after: int) -> int:
     return after - after % PAGE_ENTRIES + PAGE_ENTRIES
 
 
+async def newest_place(history: History) -> tuple[int, str]:
+    """Return the position of the newest entry, and its id.
+
+    If the history is empty, return the position before its next entry, and "".
+    """
+    newest = await history.newest()
+    return (await history.end(), "") if newest is None else (newest.position, newest.update.id)
+
+
 async def current_epoch(history: History) -> tuple[int, str]:
     """Return the present epoch of a history: its number on this node, and its name.
 

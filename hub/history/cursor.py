@@ -15,7 +15,7 @@ still has them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import structlog
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 
+Lost: TypeAlias = Literal["nothing", "some", "all"]
+
+
 class Start(NamedTuple):
     """Where a subscriber begins."""
 
@@ -41,9 +44,10 @@ class Start(NamedTuple):
     """The id of the event before its first one, as far as that is known."""
     cursor: str = ""
     """The cursor that it has sent."""
-    lost: Literal["nothing", "some", "all"] = "nothing"
+    lost: Lost = "nothing"
     """What may be lost of the updates after the cursor (R92).  It depends on what the
-    settings say of unknown cursors, and not on what the history has (R97)."""
+    settings say of unknown cursors, and not on what the history has (R97).
+    """
     loss: Loss | None = None
     """Why they may be lost; None if none is."""
 
@@ -62,7 +66,7 @@ async def find_start(
     `live()`, the position of the live streams.  In all other cases, an unavailable
     history raises `HistoryUnavailable`.
     """
-    lost: Literal["nothing", "some", "all"] = "nothing"
+    lost: Lost = "nothing"
     loss = None
     if cursor and cursor != EARLIEST_ID:
         found: int | Loss | None

@@ -5,8 +5,8 @@
 
 A stream that is silent needs a cursor that moves on with the history (R95).  The ids of
 updates cannot be that: the client may not read them (N111), and a position would show
-their number.  So the place is encrypted, with a random nonce: two cursors of
-one place differ, and no client learns whether the history has moved between them.
+their number.  So the place is encrypted, with a random nonce: two cursors of one place
+differ, and no client learns whether the history has moved between them.
 
 All nodes of a history have its key.  A client that forges a cursor gains nothing,
 because any client may begin anywhere; but a cursor of another history must not pass for
@@ -26,8 +26,7 @@ from typing import Final, NamedTuple
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-KEY_BYTES: Final = 16
-"""The bytes of a key."""
+_KEY_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _FORM: Final = re.compile("#[A-Za-z0-9_-]{70}")  # a decoder alone would skip other characters
 _PLACE: Final = struct.Struct(">8sQ8s")
@@ -80,9 +79,11 @@ class Seal:
     def cursor(self, epoch: str, number: int, id: str = "") -> str:
         """Return a new cursor for a number in an epoch, in some microseconds.
 
-        `id` is that of the entry with the number, if it is known.
+        `id` is that of the entry with the number, if it is known.  A number below 0 is
+        of an earlier epoch, whose name is not known any more.
         """
         nonce = os.urandom(_NONCE_BYTES)
+        epoch, number = (epoch, number) if number >= 0 else ("", 0)
         place = _PLACE.pack(_digest(epoch), number, _digest(id) if id else _UNKNOWN)
         return "#" + urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, place, None)).rstrip(b"=").decode("ascii")
 
@@ -104,7 +105,7 @@ def is_opaque(cursor: str) -> bool:
 
 def new_key() -> bytes:
     """Return the key of a new history."""
-    return os.urandom(KEY_BYTES)
+    return os.urandom(_KEY_BYTES)
 
 
 def _digest(text: str) -> bytes:

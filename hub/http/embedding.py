@@ -23,6 +23,7 @@ from hub.auth.authorizer import operator_key
 from hub.auth.signing import token_command
 from hub.errors import Closing, ConfigurationError, NotRunning
 from hub.history import open_history
+from hub.history.base import newest_place
 from hub.http.application import Application
 from hub.http.operator import Operator, OperatorListeners
 from hub.hub import Hub
@@ -292,11 +293,7 @@ class HubApplication(Application):
         if the history is away.
         """
         self._require_running()
-        history = self.hub.history
-        newest = await history.newest()
-        if newest is None:
-            return history.cursor(await history.end())
-        return history.cursor(newest.position, newest.update.id)
+        return self.hub.history.cursor(*await newest_place(self.hub.history))
 
     def position_sync(self) -> str:
         """Return a cursor for now, from another thread of this process.

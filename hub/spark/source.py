@@ -406,7 +406,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pass
         if positions:
             return positions[-1]
-        newest = measure(self._source, EARLIEST_ID)  # the hub does not say its position
+        newest = _measure(source, EARLIEST_ID, None, None, ())  # the hub does not say its position
         return EARLIEST_ID if newest is None else newest.end
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -55,6 +55,12 @@ async def serving(protocol: Any, **settings: Any) -> AsyncIterator[tuple[MemoryH
         yield hub, server
 
 
+def token_of_alice(seconds: float = 10_000) -> str:
+    return sign_classic_token(
+        DEVELOPMENT_KEY, publish=[], subscribe=["*"], subject="alice", seconds=seconds, now=time.time()
+    )
+
+
 class Client:
     """A client that wants signals, over a real socket; `body` has all its bytes."""
 
@@ -376,9 +382,7 @@ async def test_r96_a_stream_says_why_it_ends(
 ) -> None:
     async with serving(protocol, max_lifetime=90 if reason == "max_lifetime" else 0) as (hub, server):
         seconds = 50 if reason == "expired" else 10_000
-        token = sign_classic_token(
-            DEVELOPMENT_KEY, publish=[], subscribe=["*"], subject="alice", seconds=seconds, now=time.time()
-        )
+        token = token_of_alice(seconds)
         client = await Client.of(server, name, token=token)
         await client.until(f":\n{LIVE}")
         await until(lambda: hub.app.hub.delivery.live_count == 1)
@@ -398,9 +402,7 @@ async def test_r96_a_stream_says_why_it_ends(
 
 async def test_r96_r82_a_kicked_client_that_has_not_read_all_is_reset_without_a_word(protocol: Any) -> None:
     async with serving(protocol, send_buffer=2**16) as (hub, server):
-        token = sign_classic_token(
-            DEVELOPMENT_KEY, publish=[], subscribe=["*"], subject="alice", seconds=10_000, now=time.time()
-        )
+        token = token_of_alice()
         target = f"{PATH}?match=a&signals=1"
         slow = await request(server, "GET", target, [bearer(token)], receive_buffer=2**12)
         await until(lambda: hub.app.hub.delivery.live_count == 1)
@@ -413,9 +415,7 @@ async def test_r96_r82_a_kicked_client_that_has_not_read_all_is_reset_without_a_
 
 async def test_r96_r82_a_live_stream_whose_client_has_not_taken_all_is_reset_too(protocol: Any) -> None:
     async with serving(protocol, send_buffer=2**18) as (hub, server):
-        token = sign_classic_token(
-            DEVELOPMENT_KEY, publish=[], subscribe=["*"], subject="alice", seconds=10_000, now=time.time()
-        )
+        token = token_of_alice()
         target = f"{PATH}?match=a&signals=1"
         slow = await request(server, "GET", target, [bearer(token)], receive_buffer=2**12)
         await until(lambda: hub.app.hub.delivery.live_count == 1)

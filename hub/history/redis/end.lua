@@ -1,4 +1,3 @@
--- Returns the key of opaque cursors, if there is one.  Every reply has n of the newest
--- entry.
+-- Returns no value: every reply has n of the newest entry.
 
-return reply(call('HGET', meta, 'cursor_key'))
+return reply()

@@ -223,8 +223,7 @@ class RedisHistory:
 
     def cursor(self, position: int, id: str = "") -> str:
         """Return a new opaque cursor for a position."""
-        is_present = position >= self._offset
-        return self._seal.cursor(str(self._epoch) if is_present else "", position % base.EPOCH, id)
+        return self._seal.cursor(str(self._epoch), position - self._offset, id)
 
     async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
         """Return the position of an opaque cursor, or why updates are lost."""
@@ -384,7 +383,9 @@ class RedisHistory:
             key, others = reply.value
             self.ledger.others = [other.decode() for other in others]
         except HistoryUnavailable:
-            key = (await self._call(scripts.END, at_once=True)).value
+            await self._call(scripts.END, at_once=True)
+            async with self._reaching():
+                key = await self._execute("HGET", self._keys[3], "cursor_key")
         if key:
             self._key, self._seal = key, Seal(key)
 

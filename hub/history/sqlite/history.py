@@ -228,9 +228,7 @@ class SqliteHistory:
     def cursor(self, position: int, id: str = "") -> str:
         """Return a new opaque cursor for a position."""
         file = self._database.known
-        # A position of an earlier epoch is before the offset of this one.
-        is_present = position >= file.offset
-        return file.seal.cursor(file.epoch if is_present else "", position % base.EPOCH, id)
+        return file.seal.cursor(file.epoch, position - file.offset, id)
 
     async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
         """Return the position of an opaque cursor, or why updates are lost."""
