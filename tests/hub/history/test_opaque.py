@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub.history import base
+from hub.history.base import newest_place
 from hub.history.opaque import Loss, Seal, new_key
 from hub.history.sqlite import file as sqlite_file
 from tests.hub.history.contract import KINDS, SHARED, named, node_of, nodes
@@ -183,3 +184,13 @@ async def test_forgotten_presence_updates_matter_to_those_who_want_them(
         assert await log.locate(cursor, presence=True) is Loss.TOO_OLD
         end = log.cursor(await log.end())
         assert await log.locate(end, presence=True) == await log.end()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_newest_place_has_the_id_of_its_entry(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind)) as (log,):
+        assert await newest_place(log) == (await log.end(), "")
+        await log.append(named("a", "b"))
+        assert await newest_place(log) == (2, "b")
+        await log.append(named("p"), presence=True)
+        assert await newest_place(log) == (3, "p")
