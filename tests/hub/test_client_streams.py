@@ -425,6 +425,17 @@ async def test_a_stream_without_its_heartbeats_is_lost(
     assert [b"last-event-id: #%d\r\n" % n in request.lower() for n, request in enumerate(requests)][1:] == [True] * 3
 
 
+async def test_a_connection_that_has_not_said_its_interval_yet_may_be_silent_for_longer() -> None:
+    one = following.Following(["a"], {}, None, wait=True, retry=1, max_event=999)
+    response = httpx2.Response(200, headers={"Content-Type": "text/event-stream"})
+    one.begin(response)
+    list(one.feed(signal("#", '{"type":"position","heartbeat":1000}')))
+    assert (one.silence, one.usual_silence) == (7, 7)
+    one.end()
+    one.begin(response)
+    assert (one.silence, one.usual_silence) == (120, 7)
+
+
 @pytest.mark.parametrize("interval", ["-1", "0", '"15"', "null", "1e99", str(10**12)])
 async def test_an_interval_that_cannot_be_meant_is_ignored(interval: str) -> None:
     one = following.Following(["a"], {}, None, wait=True, retry=1, max_event=999)

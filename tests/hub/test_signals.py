@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hub.auth.signing import sign_classic_token
 from hub.development import DEVELOPMENT_KEY
-from hub.errors import HistoryUnavailable
+from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.protocol.events import SIGNALS
@@ -511,6 +511,35 @@ async def test_r91_a_response_with_wait_0_has_signals_too(name: str) -> None:
         async with follow(app, (name, "a"), ("last_event_id", cursor), headers=prefer) as stream:
             await stream.end()
             assert stream.body == b"id: 3\ndata: \n\n: all\n"
+
+
+async def test_r96_a_response_that_is_cut_short_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with in_process(MemoryHistory(Retention(1_000, 10**6))) as app:
+        for n in range(300):
+            await app.publish("a", id=str(n))
+        await until(lambda: app.hub.delivery.dispatched == app.hub.delivery.position)
+        follower = app.hub.delivery._follower
+        read, pages = follower.read, 0
+
+        async def forgetful(after: int) -> Any:
+            nonlocal pages
+            pages += 1
+            if pages == 2:
+                raise PositionExpired("planted")
+            return await read(after)
+
+        monkeypatch.setattr(follower, "read", forgetful)
+        parameters = ("match", "a"), ("signals", "1"), ("last_event_id", "0")
+        async with follow(app, *parameters, headers=[("prefer", "wait=0")]) as stream:
+            await stream.end()
+        body = stream.body.decode()
+        received = re.findall(r"id: (\d+)\ndata: \n", body)
+        assert members(await stream.next_event())["type"] == "gap"
+        assert re.search(goodbye("too_far_behind") + "$", body)
+        assert ": all" not in body
+        cursor = re.findall(CURSOR, body)[-1]
+        assert await app.hub.history.locate(cursor) == int(received[-1]) + 1
+        assert 0 < len(received) < 299
 
 
 # -- what a signal does not show

@@ -194,3 +194,18 @@ async def test_the_newest_place_has_the_id_of_its_entry(kind: str, new_url: Call
         assert await newest_place(log) == (2, "b")
         await log.append(named("p"), presence=True)
         assert await newest_place(log) == (3, "p")
+
+
+async def test_a_server_whose_memory_is_full_still_gives_its_key(
+    redis_server: RedisServer, new_url: Callable[[str], str]
+) -> None:
+    url = new_url("redis")
+    async with nodes(url, 2) as (one, other):
+        await one.hear()
+        await one.append(named("a"))
+        redis_server.ask("CONFIG", "SET", "maxmemory", "1")
+        try:
+            await other.hear()
+            assert await other.locate(one.cursor(1, "a")) == 1
+        finally:
+            redis_server.ask("CONFIG", "SET", "maxmemory", "0")
