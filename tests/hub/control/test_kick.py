@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from hub.history.base import Entry
     from hub.http.embedding import HubApplication
     from tests.hub.serving import Served
 
@@ -495,14 +496,14 @@ async def test_a_command_that_comes_between_two_followings_is_carried_out(monkey
 async def test_no_position_is_taken_before_the_commands_before_it_are_carried_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serving() as (app, server):
+    async with serving(subscriptions=False) as (app, server):  # so that nothing is published meanwhile
         alice = await subscribe(server, ("topic", "a"), token=token("alice"))
         await until(lambda: app.hub.delivery.live_count == 1)
         history, follower = app.hub.history, app.hub.delivery._follower
-        found, hear, taken = history.end, history.hear, list[Any]()
+        found, hear, taken = history.newest, history.hear, list[Any]()
         kick = Numbered(history.ledger.number + 1, Command("kick", Target("subject", "alice")))
 
-        async def end() -> int:
+        async def newest() -> Entry | None:
             history.hear = heard  # type: ignore[method-assign]
             return await found()
 
@@ -510,7 +511,7 @@ async def test_no_position_is_taken_before_the_commands_before_it_are_carried_ou
             history.ledger.learn(News(kick.number, [kick]))
             await hear()
 
-        monkeypatch.setattr(history, "end", end)
+        monkeypatch.setattr(history, "newest", newest)
         monkeypatch.setattr(history, "hear", hear)
         monkeypatch.setattr(follower._live, "move_to", lambda _: taken.append(app.hub.control._done.get(kick.number)))
         await follower._find_end()
