@@ -112,19 +112,26 @@ function describer(url, signal) {
     asking = true;
     for (;;) {
       await new Promise((resolve) => setTimeout(resolve, 200)); // for several updates at once
-      const items = [...$("updates").querySelectorAll("li:not([data-described])")];
-      if (!items.length || signal.aborted) break;
-      again.searchParams.set("last_event_id", items.at(-1).before ?? "");
+      const items = [...$("updates").children].reverse(); // the oldest first
+      let next = items.findIndex(({ dataset }) => !dataset.described);
+      if (next < 0 || signal.aborted) break;
+      const { before } = items[next];
+      again.searchParams.set("last_event_id", before);
       const headers = { ...authorization(), Prefer: "wait=0, metadata" };
       const [found, failure] = await ask(again, { headers, signal }, updates);
       if (signal.aborted) break;
-      // Several updates may have one id, so compare all of the event, from the newest on.
-      for (const { id, type, data, metadata } of found?.reverse() ?? []) {
-        const item = items.find(
-          ({ dataset, event }) =>
-            !dataset.described && event.id === id && event.type === type && event.data === data,
+      // Several updates may have one id, so compare all of the event, in their order.  A
+      // cursor is the position of the earliest update with its id (N115).
+      const earliest = items.findIndex(({ event }) => event.id === before);
+      if (earliest >= 0) next = Math.min(next, earliest + 1);
+      for (const { id, type, data, metadata } of found ?? []) {
+        const index = items.findIndex(
+          ({ event }, index) => index >= next && event.id === id && event.type === type && event.data === data,
         );
-        if (!item) continue; // it comes later
+        if (index < 0) continue; // it comes later
+        next = index + 1;
+        const item = items[index];
+        if (item.dataset.described) continue;
         item.querySelector("p").textContent = metadata.topics.join("\n");
         item.querySelector("em").hidden = !metadata.private;
         item.querySelector("time").textContent += `, ${delay(item.received - metadata.time)}`;

@@ -681,6 +681,20 @@ def test_r29_the_debugger_shows_topics_and_privacy_of_any_update(open_hub: HubPr
     urlopen(Request(open_hub.url, lines.encode(), headers)).close()
     shown[:0] = ["urn:3", "urn:2", "urn:1"]
     expect(page.locator("#updates p")).to_have_text(shown)
+    for n in (4, 5):  # the page has described those before
+        publish(open_hub, f"urn:{n}", "equal", id="urn:equal")
+        shown.insert(0, f"urn:{n}")
+        expect(page.locator("#updates p")).to_have_text(shown)
+
+    def late(route: Route) -> None:
+        """Answer with an update of which the page does not know when it asks."""
+        publish(open_hub, "urn:7", "equal", id="urn:equal")
+        route.continue_()
+
+    page.route(asks_for_metadata, late, times=1)
+    publish(open_hub, "urn:6", "equal", id="urn:equal")
+    shown[:0] = ["urn:7", "urn:6"]
+    expect(page.locator("#updates p")).to_have_text(shown)
     # The types of EventSource's own events.
     for type in ("open", "error"):
         publish(open_hub, f"urn:{type}", type=type)
