@@ -615,6 +615,7 @@ def subscribe_in_debugger(page: Page, *patterns: str) -> list[str]:
         page.locator("#topics").fill("\n".join(patterns))
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_have_text("subscribed")
+    expect(page.locator("#signals [data-type=position]")).to_have_count(1)  # so the next update has a cursor before it
     return cursors
 
 
