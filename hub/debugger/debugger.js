@@ -113,7 +113,7 @@ function describer(url, signal) {
     for (;;) {
       await new Promise((resolve) => setTimeout(resolve, 200)); // for several updates at once
       const items = [...$("updates").children].reverse(); // the oldest first
-      let next = items.findIndex(({ dataset }) => !dataset.described);
+      const next = items.findIndex(({ dataset }) => !dataset.described);
       if (next < 0 || signal.aborted) break;
       const { before } = items[next];
       again.searchParams.set("last_event_id", before);
@@ -123,14 +123,11 @@ function describer(url, signal) {
       // Several updates may have one id, so compare all of the event, in their order.  A
       // cursor is the position of the earliest update with its id (N115).
       const earliest = items.findIndex(({ event }) => event.id === before);
-      if (earliest >= 0) next = Math.min(next, earliest + 1);
+      const rest = items.slice(earliest < 0 ? next : Math.min(next, earliest + 1));
       for (const { id, type, data, metadata } of found ?? []) {
-        const index = items.findIndex(
-          ({ event }, index) => index >= next && event.id === id && event.type === type && event.data === data,
-        );
+        const index = rest.findIndex(({ event }) => event.id === id && event.type === type && event.data === data);
         if (index < 0) continue; // it comes later
-        next = index + 1;
-        const item = items[index];
+        const item = rest.splice(0, index + 1).at(-1);
         if (item.dataset.described) continue;
         item.querySelector("p").textContent = metadata.topics.join("\n");
         item.querySelector("em").hidden = !metadata.private;
