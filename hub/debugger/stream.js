@@ -81,7 +81,7 @@ function signalIn(type, data) {
   if (type !== "mercure") return null;
   try {
     const members = JSON.parse(data);
-    return ["gap", "position", "heartbeat", "goodbye"].includes(members.type) ? members : null;
+    return ["identity", "gap", "position", "heartbeat", "goodbye"].includes(members.type) ? members : null;
   } catch {
     return null;
   }

@@ -1,6 +1,7 @@
 """Signals: events about the stream itself, for a client that asks for them (R91).
 
-    gap         first, if the client has sent a cursor: what was lost since, if anything
+    identity    first: whose stream it is
+    gap         next, if the client has sent a cursor: what was lost since, if anything
     position    once, when the stream has caught up with the history
     heartbeat   in each interval, instead of the comment
     goodbye     last, before the hub ends the stream, if there is room
@@ -18,12 +19,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from hub.control.commands import ANONYMOUS
 from hub.delivery.seat import Ending
 from hub.history.base import EARLIEST
 from hub.protocol import events
+from hub.protocol.data import to_json
 from hub.protocol.topics import FORBIDDEN
 
 if TYPE_CHECKING:
+    from hub.auth.grant import CompiledGrant
     from hub.delivery.live import Live
     from hub.history.base import History
     from hub.history.cursor import Start
@@ -50,6 +54,18 @@ class Signals:
         # The heartbeats of this round, by position.  All streams share their bytes, and
         # those of the next round differ, whether the history has moved on or not.
         self._round: dict[int, bytes] = {}
+
+    def identity(self, start: Start, grant: CompiledGrant) -> bytes:
+        """Return whose stream it is: a digest of the issuer, the subject and what the
+        client may read, which is the same as long as these are (R99).
+        """
+        issuer, subject, *_ = grant.identity
+        who = ANONYMOUS
+        if issuer != ANONYMOUS:
+            granted = sorted({(matcher.type, matcher.pattern) for matcher in grant.subscribe})
+            who = self._history.digest(to_json([issuer, subject, granted]))
+        cursor = as_id(start.cursor) if start.cursor else self._cursor(start.position)
+        return events.signal("identity", cursor, identity=who)
 
     def gap(self, start: Start) -> bytes:
         """Return what was lost before a stream began; b"" if it has no cursor."""

@@ -278,13 +278,13 @@ class Stream:
     def _first_signals(self, start: Start, seconds: float | None) -> bytes:
         """Return the signals with which the stream begins (R91)."""
         signals = self._delivery.signals
-        gap = signals.gap(start)
+        first = signals.identity(start, self.seat.subscriber.grant) + signals.gap(start)
         if self.reason is not None:
-            return gap + signals.goodbye(start, self._position, self.reason, seconds)
+            return first + signals.goodbye(start, self._position, self.reason, seconds)
         if self._position != self._delivery.position:
-            return gap
+            return first
         self._owes_position = False
-        return gap + signals.position(self._position)
+        return first + signals.position(self._position)
 
     # -- for delivery
 

@@ -264,6 +264,13 @@ class History(Protocol):
         """
         ...
 
+    def digest(self, text: str) -> str:
+        """Return a digest of a text, 32 digits, with a key that all nodes have.
+
+        It stays as it is if a node starts again.
+        """
+        ...
+
     async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
         """Return the position of an opaque cursor, or why updates after it are lost.
 

@@ -202,6 +202,12 @@ class MemoryHistory:
         """Return a new opaque cursor for a position."""
         return self._seal.cursor(self._epoch, position, id)
 
+    def digest(self, text: str) -> str:
+        """Return a digest of a text; its key is all that survives a restart here, the
+        address of the machine, which pages do not know.
+        """
+        return Seal(uuid.getnode().to_bytes(16)).digest(text)
+
     async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
         """Return the position of an opaque cursor, or why updates are lost; in O(1)."""
         place = self._seal.place(cursor)

@@ -74,6 +74,7 @@ class Seal:
     """Makes opaque cursors of places with the key of a history, and opens them."""
 
     def __init__(self, key: bytes) -> None:
+        self._key = key
         self._cipher = AESGCM(key)
 
     def cursor(self, epoch: str, number: int, id: str = "") -> str:
@@ -96,6 +97,10 @@ class Seal:
             return Place(*_PLACE.unpack(self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)))
         except InvalidTag:
             return None
+
+    def digest(self, text: str) -> str:
+        """Return a digest of a text that only the nodes of the history can compute."""
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=self._key).hexdigest()
 
 
 def is_opaque(cursor: str) -> bool:

@@ -17,7 +17,8 @@ of the request, or somewhat further.  The last comment, `all`, reports that it i
 complete: a response may end early, for example if the token expires or the hub shuts
 down.
 
-A client that asks for signals (R91) gets the gap first, and the position before `all`.
+A client that asks for signals (R91) gets identity and gap first, and position before
+`all`.
 
 Both preferences (RFC 7240) are extensions of this hub.  If another hub does not know
 them, it keeps the stream open and sends no `Preference-Applied`.  With `metadata`, a
@@ -183,7 +184,9 @@ class Replay:
         reading = self._delivery.reading(seat, position)
         leap, epoch = await base.current_epoch(self._history) if self._metadata else (0, "")
         end = await self._history.end()
-        frames: list[bytes] = [] if start is None else [signals.gap(start)]
+        frames: list[bytes] = []
+        if start is not None:
+            frames += [signals.identity(start, self._subscriber.grant), signals.gap(start)]
         size = 0
         now = asyncio.get_running_loop().time
         sent = now()

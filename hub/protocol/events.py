@@ -48,7 +48,7 @@ STREAM: Final = (
     (b"Cache-Control", b"no-cache"),
 )
 """Header fields of each request for a stream; browsers send the same cache mode."""
-SIGNALS: Final = ("gap", "position", "heartbeat", "goodbye")
+SIGNALS: Final = ("identity", "gap", "position", "heartbeat", "goodbye")
 """The types of signals, as their data has them."""
 WITH_SIGNALS: Final = ("signals", "1")
 """The parameter of a request for signals."""

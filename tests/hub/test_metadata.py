@@ -41,7 +41,7 @@ async def test_n145_n148_n149_n150_n151_n152_n153_the_whole_document(classic: bo
         "mercure_cookie": "mercure_access_token",
         "mercure_subscriptions": True,
         "mercure_matcher_types_supported": ["exact", "urlpattern", "uritemplate", "amqp", "mqtt"],
-        "mercure_signals_supported": ["gap", "position", "heartbeat", "goodbye"],
+        "mercure_signals_supported": ["identity", "gap", "position", "heartbeat", "goodbye"],
     }
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from hub.auth.grant import Grant
 from hub.auth.signing import sign_classic_token
 from hub.development import DEVELOPMENT_KEY
 from hub.errors import HistoryUnavailable, PositionExpired
@@ -99,11 +100,17 @@ def frame(id: str, data: str, retry: str = "") -> str:
     return f"id: {id}\nevent: mercure\ndata: {re.escape(data)}\n{retry}\n"
 
 
+def identity(id: str) -> str:
+    """The pattern of the first signal."""
+    return f'id: {id}\nevent: mercure\ndata: {{"type":"identity","identity":"[a-z0-9]+"}}\n\n'
+
+
 def members(event: Event) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(event.data)
     return found
 
 
+FIRST = ":\n" + identity(CURSOR)
 LIVE = frame(CURSOR, '{"type":"position","heartbeat":15000}')
 
 
@@ -142,7 +149,7 @@ async def test_r92_r93_r95_a_cursor_that_the_history_has_loses_nothing(protocol:
             await hub.app.publish("a", id=id)
         client = await Client.of(server, name, "1")
         gap = frame("1", '{"type":"gap","asked":"1","lost":"nothing","last_event_id":"1"}')
-        await client.until(f":\n{gap}id: 2\ndata: \n\n{LIVE}")
+        await client.until(f":\n{identity('1')}{gap}id: 2\ndata: \n\n{LIVE}")
         assert client.reply.headers["mercure-last-event-id"] == "1"
         # It continues with the cursor of the position, and with no other.
         cursor = re.findall(CURSOR, client.body.decode())[-1]
@@ -150,7 +157,7 @@ async def test_r92_r93_r95_a_cursor_that_the_history_has_loses_nothing(protocol:
         await hub.app.publish("a", id="3")
         client = await Client.of(server, name, cursor)
         gap = frame(cursor, f'{{"type":"gap","asked":"{cursor}","lost":"nothing","last_event_id":"{cursor}"}}')
-        await client.until(f":\n{gap}id: 3\ndata: \n\n{LIVE}")
+        await client.until(f":\n{identity(cursor)}{gap}id: 3\ndata: \n\n{LIVE}")
         await client.reply.close()
 
 
@@ -163,7 +170,7 @@ async def test_r92_n108_n109_a_cursor_that_the_history_does_not_have(protocol: A
         lost = "some" if replays else "all"
         gap = frame("1", f'{{"type":"gap","asked":"1","lost":"{lost}","reason":"unknown","last_event_id":"earliest"}}')
         replayed = "id: 2\ndata: \n\n" if replays else ""
-        await client.until(f":\n{gap}{replayed}{LIVE}")
+        await client.until(f":\n{identity('1')}{gap}{replayed}{LIVE}")
         assert client.reply.headers["mercure-last-event-id"] == "earliest"
         await client.reply.close()
 
@@ -174,7 +181,7 @@ async def test_r92_n110_all_that_the_history_has(protocol: Any, name: str) -> No
         await hub.app.publish("a", id="1")
         client = await Client.of(server, name, "earliest")
         gap = frame("earliest", '{"type":"gap","asked":"earliest","lost":"nothing","last_event_id":"earliest"}')
-        await client.until(f":\n{gap}id: 1\ndata: \n\n{LIVE}")
+        await client.until(f":\n{identity('earliest')}{gap}id: 1\ndata: \n\n{LIVE}")
         await client.reply.close()
 
 
@@ -184,7 +191,7 @@ async def test_r92_r93_without_a_cursor_there_is_no_gap(protocol: Any, name: str
         await hub.app.publish("a", id="1")
         for cursor in (None, ""):
             client = await Client.of(server, name, cursor)
-            await client.until(":\n" + frame(CURSOR, '{"type":"position"}'))
+            await client.until(FIRST + frame(CURSOR, '{"type":"position"}'))
             await client.reply.close()
 
 
@@ -208,8 +215,9 @@ async def test_r92_n29_a_cursor_that_can_be_no_id_is_not_made_one(cursor: str) -
     async with application() as app:
         await app.publish("a")
         async with follow(app, ("match", "a"), ("signals", "1"), ("last_event_id", cursor)) as stream:
-            event = await stream.next_event()
-            assert (event.id, members(event)["asked"]) == ("", cursor)
+            whose, gap = await stream.next_event(), await stream.next_event()
+            assert members(whose) == {"type": "identity", "identity": "anonymous"}
+            assert (whose.id, gap.id, members(gap)["asked"]) == ("", "", cursor)
             assert stream.body.startswith(b":\nevent: mercure\n")
 
 
@@ -225,6 +233,7 @@ async def in_process(history: Any, **settings: Any) -> AsyncIterator[HubApplicat
 
 async def gap_of(app: HubApplication, cursor: str) -> dict[str, Any]:
     async with follow(app, ("match", "a"), ("signals", "1"), ("last_event_id", cursor)) as stream:
+        await stream.next_event()
         event = await stream.next_event()
         gap = members(event)
         assert event.type == "mercure"
@@ -238,18 +247,18 @@ async def test_r94_r95_a_heartbeat_is_an_event_whose_cursor_moves_on(protocol: A
     async with serving(protocol, history_updates=2) as (hub, server):
         client = await Client.of(server, name)
         beat = frame(CURSOR, '{"type":"heartbeat"}')
-        await client.until(f":\n{LIVE}")
+        await client.until(f"{FIRST}{LIVE}")
         hub.clock.advance(15)
-        await client.until(f":\n{LIVE}{beat}")
+        await client.until(f"{FIRST}{LIVE}{beat}")
         for _ in range(5):
             await hub.app.publish("b")
         hub.clock.advance(15)
-        await client.until(f":\n{LIVE}{beat}{beat}")
+        await client.until(f"{FIRST}{LIVE}{beat}{beat}")
         await client.reply.close()
         cursors = re.findall(CURSOR, client.body.decode())
-        assert len(set(cursors)) == 3
+        assert len(set(cursors)) == 4
         found = [await hub.app.hub.history.locate(cursor) for cursor in cursors]
-        assert found == ["too_old", "too_old", 5]
+        assert found == ["too_old", "too_old", "too_old", 5]
 
 
 async def test_r94_all_streams_share_the_bytes_of_a_round() -> None:
@@ -273,7 +282,7 @@ async def test_r94_all_streams_share_the_bytes_of_a_round() -> None:
 async def test_r94_r34_a_heartbeat_comes_in_each_interval_also_beside_updates(protocol: Any) -> None:
     async with serving(protocol) as (hub, server):
         client = await Client.of(server)
-        await client.until(f":\n{LIVE}")
+        await client.until(f"{FIRST}{LIVE}")
         await until(lambda: hub.app.hub.delivery.live_count == 1)
         for n in range(3):  # a comment would never be due
             hub.clock.advance(8)
@@ -294,8 +303,8 @@ async def test_r95_a_cursor_of_a_live_stream_knows_the_entry_at_its_place(protoc
             await hub.app.publish("a", id=f"{n}")
             await until(lambda: hub.app.hub.delivery.dispatched == hub.app.hub.delivery.position)
             client = await Client.of(server)
-            await client.until(f":\n{LIVE}")
-            [cursor] = re.findall(CURSOR, client.body.decode())
+            await client.until(f"{FIRST}{LIVE}")
+            *_, cursor = re.findall(CURSOR, client.body.decode())
             place = cast("Any", history)._seal.place(cursor)
             assert (place.number, place.entry) == (n + 1, blake2b(f"{n}".encode(), digest_size=8).digest())
             await client.reply.close()
@@ -320,9 +329,9 @@ async def test_r94_a_long_replay_without_a_match_has_heartbeats_whose_cursors_mo
         client = await Client.of(server, name, "earliest")
         await client.until(f".*{LIVE}")
         signals = [json.loads(data)["type"] for data in re.findall(r"data: (.*)\n", client.body.decode())]
-        assert signals[0] == "gap"
+        assert signals[:2] == ["identity", "gap"]
         assert signals[-1] == "position"
-        assert signals.count("heartbeat") == len(signals) - 2 >= 3
+        assert signals.count("heartbeat") == len(signals) - 3 >= 3
         history = hub.app.hub.history
         found = [await history.locate(cursor) for cursor in re.findall(CURSOR, client.body.decode())]
         assert found == sorted(map(int, found))
@@ -384,10 +393,10 @@ async def test_r96_a_stream_says_why_it_ends(
         seconds = 50 if reason == "expired" else 10_000
         token = token_of_alice(seconds)
         client = await Client.of(server, name, token=token)
-        await client.until(f":\n{LIVE}")
+        await client.until(f"{FIRST}{LIVE}")
         await until(lambda: hub.app.hub.delivery.live_count == 1)
         await hub.app.publish("a", id="1")
-        await client.until(f":\n{LIVE}id: 1\ndata: \n\n")
+        await client.until(f"{FIRST}{LIVE}id: 1\ndata: \n\n")
         await ends(hub)
         last = await client.rest()
         assert re.fullmatch(goodbye(reason), last), last
@@ -428,7 +437,8 @@ async def test_r96_r82_a_live_stream_whose_client_has_not_taken_all_is_reset_too
 async def test_r96_when_to_come_back_is_a_member_and_the_field_of_the_stream() -> None:
     async with application(retry=2) as app:
         async with follow(app, ("match", "a"), ("signals", "1")) as stream:
-            await stream.next_event()
+            while members(await stream.next_event())["type"] != "position":
+                pass
             app.hub.shutdown.begin(at_once=True)
             event = await stream.next_event()
             assert event.retry is not None
@@ -437,7 +447,7 @@ async def test_r96_when_to_come_back_is_a_member_and_the_field_of_the_stream() -
             await stream.end()
         # A stream that comes during the shutdown ends at once, and says so.
         async with follow(app, ("match", "a"), ("signals", "1"), ("last_event_id", "x")) as stream:
-            assert [members(await stream.next_event())["type"] for _ in range(2)] == ["gap", "goodbye"]
+            assert [members(await stream.next_event())["type"] for _ in range(3)] == ["identity", "gap", "goodbye"]
             await stream.end()
             retries = re.findall(rb"retry: (\d+)\n", stream.body)
             assert len(retries) == 2
@@ -461,7 +471,7 @@ async def test_r96_a_stream_that_has_fallen_behind_the_history() -> None:
         assert '"reason":"too_old"' in client.body.decode()
         await client.reply.close()
         await slow.close()
-        assert [event.id for event in updates[1:]] == [str(n) for n in range(len(updates) - 1)]
+        assert [event.id for event in updates[2:]] == [str(n) for n in range(len(updates) - 2)]
 
 
 async def test_r96_a_hub_without_its_history_says_that_it_is_unavailable() -> None:
@@ -501,12 +511,12 @@ async def test_r91_a_response_with_wait_0_has_signals_too(name: str) -> None:
         async with follow(app, (name, "a"), ("signals", "1"), ("last_event_id", "1"), headers=prefer) as stream:
             await stream.end()
             gap = frame("1", '{"type":"gap","asked":"1","lost":"nothing","last_event_id":"1"}')
-            assert re.fullmatch(f"{gap}id: 2\ndata: \n\n{LIVE}: all\n", stream.body.decode())
+            assert re.fullmatch(f"{identity('1')}{gap}id: 2\ndata: \n\n{LIVE}: all\n", stream.body.decode())
         # So the present position can be asked for.
         async with follow(app, (name, "a"), ("signals", "1"), headers=prefer) as stream:
             await stream.end()
-            assert re.fullmatch(f"{LIVE}: all\n", stream.body.decode())
-            [cursor] = re.findall(CURSOR, stream.body.decode())
+            assert re.fullmatch(f"{identity(CURSOR)}{LIVE}: all\n", stream.body.decode())
+            *_, cursor = re.findall(CURSOR, stream.body.decode())
         await app.publish("a", id="3")
         async with follow(app, (name, "a"), ("last_event_id", cursor), headers=prefer) as stream:
             await stream.end()
@@ -534,7 +544,7 @@ async def test_r96_a_response_that_is_cut_short_says_how_far_it_came(monkeypatch
             await stream.end()
         body = stream.body.decode()
         received = re.findall(r"id: (\d+)\ndata: \n", body)
-        assert members(await stream.next_event())["type"] == "gap"
+        assert [members(await stream.next_event())["type"] for _ in range(2)] == ["identity", "gap"]
         assert re.search(goodbye("too_far_behind") + "$", body)
         assert ": all" not in body
         cursor = re.findall(CURSOR, body)[-1]
@@ -594,12 +604,94 @@ async def test_r97_n111_updates_that_a_stream_does_not_receive_change_no_byte() 
 async def test_r98_all_listed_signals_are_those_of_streams() -> None:
     hub = MemoryHub(subscriptions=False)
     async with hub.app.running(), follow(hub.app, ("match", "a"), ("signals", "1"), ("last_event_id", "x")) as stream:
-        types = [members(await stream.next_event())["type"] for _ in range(2)]
+        types = [members(await stream.next_event())["type"] for _ in range(3)]
         hub.clock.advance(15)
         types.append(members(await stream.next_event())["type"])
         hub.app.hub.shutdown.begin(at_once=True)
         types.append(members(await stream.next_event())["type"])
         assert types == list(SIGNALS)
+
+
+# -- whose stream it is
+
+
+async def identity_of(app: Any, token: str | None = None, *, prefer: str = "", cursor: str = "") -> str:
+    headers = [*([bearer(token)] if token else []), *([("prefer", prefer)] if prefer else [])]
+    parameters = [("match", "a"), ("signals", "1"), *([("last_event_id", cursor)] if cursor else [])]
+    async with follow(app, *parameters, headers=headers) as stream:
+        found = members(await stream.next_event())
+    assert found["type"] == "identity"
+    return str(found["identity"])
+
+
+async def test_r99_the_identity_is_the_same_for_one_user_and_differs_for_each_other() -> None:
+    now = time.time()
+
+    def classic(subject: str | None, subscribe: list[str], **more: Any) -> str:
+        chosen = {"publish": [], "subscribe": subscribe, "subject": subject, "seconds": 900, "now": now} | more
+        return sign_classic_token(DEVELOPMENT_KEY, **chosen)
+
+    alice = classic("alice", ["a", "b"])
+    same = [
+        classic("alice", ["b", "a", "a"]),
+        classic("alice", ["a", "b"], seconds=None, now=now - 9),
+        classic("alice", ["a", "b"], publish=["a"], payload={"name": "Alice"}),
+    ]
+    others = [
+        classic("bob", ["a", "b"]),
+        classic("alice", ["a"]),
+        classic("alice", ["a", "b", "c"]),
+        classic("alice", ["*"]),
+        classic(None, ["a", "b"]),
+        classic(None, []),
+        current_token(subscribe=["a", "b"], subject="alice"),
+        current_token(subscribe=["a", "b"]),
+        current_token(subscribe=["a", ("uritemplate", "b")], subject="alice"),
+        current_token(subscribe=[("urlpattern", "/b"), ("urlpattern", "/a")], subject="alice"),
+        current_token(subscribe=['a", "b'], subject="alice"),
+    ]
+    async with application() as app:
+        whose = await identity_of(app, alice)
+        assert re.fullmatch("[0-9a-f]{32}", whose)
+        assert {await identity_of(app, token) for token in same} == {whose}
+        assert await identity_of(app, alice, prefer="wait=0") == whose
+        assert await identity_of(app, alice, cursor="earliest") == whose
+        found = [whose, await identity_of(app), *[await identity_of(app, token) for token in others]]
+        assert len(set(found)) == len(found) == 13
+        assert found[1] == "anonymous"
+
+
+async def test_r99_an_application_that_decides_gives_identities_too() -> None:
+    def authorize(request: Any) -> Any:
+        name = request.headers.get("x-user")
+        return None if name is None else Grant(subscribe=[f"/users/{name}"], subject=name)
+
+    hub = MemoryHub(subscriptions=False, authorize=authorize)
+    async with hub.app.running():
+        found = []
+        for headers in ([("x-user", "alice")], [("x-user", "bob")], [], [("x-user", "alice")]):
+            async with follow(hub.app, ("match", "a"), ("signals", "1"), headers=headers) as stream:
+                found.append(members(await stream.next_event())["identity"])
+        assert found[0] == found[3] != found[1]
+        assert found[2] == "anonymous"
+
+
+async def test_r99_the_identity_is_before_updates_also_of_a_stream_without_a_cursor(protocol: Any) -> None:
+    """Its client may have to close the stream before any update is handed on."""
+    async with serving(protocol) as (hub, server):
+        history, delivery = hub.app.hub.history, hub.app.hub.delivery
+        take_seat = delivery.take_seat
+
+        async def slowly(*given: Any) -> Any:
+            await hub.app.publish("a", id="meanwhile")
+            return await take_seat(*given)
+
+        cast("Any", delivery).take_seat = slowly
+        client = await Client.of(server, token=token_of_alice())
+        update = "id: meanwhile\ndata: \n\n"
+        body = await client.until(f"{FIRST}({update}{LIVE}|{LIVE}{update})")
+        assert await history.locate(re.findall(CURSOR, body.decode())[0]) == 0, "it begins before the update"
+        await client.reply.close()
 
 
 async def test_r95_a_plain_client_may_send_an_opaque_cursor(protocol: Any) -> None:

@@ -225,6 +225,10 @@ class RedisHistory:
         """Return a new opaque cursor for a position."""
         return self._seal.cursor(str(self._epoch), position - self._offset, id)
 
+    def digest(self, text: str) -> str:
+        """Return a digest of a text, with the key of the history."""
+        return self._seal.digest(text)
+
     async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
         """Return the position of an opaque cursor, or why updates are lost."""
         place = self._seal.place(cursor)

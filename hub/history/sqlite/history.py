@@ -230,6 +230,10 @@ class SqliteHistory:
         file = self._database.known
         return file.seal.cursor(file.epoch, position - file.offset, id)
 
+    def digest(self, text: str) -> str:
+        """Return a digest of a text, with the key of the history."""
+        return self._database.known.seal.digest(text)
+
     async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
         """Return the position of an opaque cursor, or why updates are lost."""
         return await self._database.look_up(lambda reading: reading.locate(cursor, presence=presence))

@@ -59,6 +59,25 @@ async def test_a_cursor_is_valid_on_each_node_and_after_a_restart(kind: str, new
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_a_digest_is_the_same_on_each_node_and_after_a_restart(kind: str, new_url: Callable[[str], str]) -> None:
+    url, found = new_url(kind), []
+    for count in (1, 2):
+        async with nodes(url, count) as some:
+            for node in some:
+                await node.hear()
+                found.append([node.digest(text) for text in ("alice", "bob", "\ud800", "")])
+    assert found[0] == found[1] == found[2]
+    assert len(set(found[0])) == 4
+    assert all(re.fullmatch("[0-9a-f]{32}", digest) for digest in found[0])
+    # Without the key, nobody can compute it.
+    assert Seal(new_key()).digest("alice") != Seal(new_key()).digest("alice") not in found[0]
+    if kind in SHARED:
+        async with nodes(new_url(kind)) as (other,):
+            await other.hear()
+            assert other.digest("alice") not in found[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_cursor_of_another_history_is_unknown(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind)) as (one,), nodes(new_url(kind)) as (other,):
         for node in (one, other):
