@@ -1,0 +1,732 @@
+/*! MercureSource 1.0.0, a part of skipfilter; MIT licence */
+
+// EventSource for a Mercure hub: it comes back, renews its token and tells of gaps, and
+// all tabs of one user share one connection.
+//
+//     hub ── stream ──► leader ── BroadcastChannel ──► followers
+//
+// The tab that holds a Web Lock leads: it reads the stream, and numbers the events that
+// it hands on.  When it closes, freezes or hangs, the next tab with the lock continues
+// after the last event that it has.  All count alike, so each tab drops what it has
+// already.  If a number is missing, or a gap has begun a new line of numbers, a tab
+// begins again at its own cursor: it reads what it has missed, and joins the others.
+//
+// Tabs of two users never share: the name of the lock and of the channel contains the
+// identity that the hub names in the first event of each stream.
+
+const HEARTBEATS = 2.25; // of silence, after which a connection is given up
+const LATE = 2_000; // milliseconds that a heartbeat may be late
+const PATIENCE = 60_000; // milliseconds without a byte, before the hub has told its interval
+const ANSWER = 2_000; // milliseconds in which a leader answers, unless it hangs
+const WAKING = 1_000; // milliseconds in which bytes arrive that have waited for a sleeping page
+const TICK = 1_000; // milliseconds between two looks at the clock
+const PAUSE = 1_000; // milliseconds before the second attempt, unless the server says otherwise
+const LONGEST_PAUSE = 60_000;
+const LONGEST_TIMER = 2 ** 31 - 1; // of setTimeout
+const REFUSALS = 3; // answers 401 in a row, each to a new token
+const MOST = 1_000; // events that wait for a slow page
+const MAY_PASS = [401, 408, 421, 425, 429]; // and all from 500 on
+const ANOTHER = "the stream would be that of another user";
+const PLAIN = /^[!-~]([ -~]*[!-~])?$/; // what a header carries unchanged
+
+const newLine = () => String(Math.random());
+
+const CONNECTING = 0;
+const OPEN = 1;
+const CLOSED = 2;
+
+/**
+ * @typedef {object} Gap What was lost before the next event.
+ * @property {string} asked The cursor that the hub was asked for.
+ * @property {"some" | "all"} lost Whether the hub still has some of the updates since.
+ * @property {string} [reason] `too_old`, `unknown` or `new_epoch`, for a log.
+ */
+
+/**
+ * @typedef {object} Options
+ * @property {boolean} [withCredentials] Send cookies also to a hub of another origin.
+ * @property {string | (() => string | void | Promise<string | void>)} [token] A token for
+ *   the header `Authorization`, or a function that gets a new one.  It is called before
+ *   the old one expires and after a 401, may renew a cookie instead, and return nothing.
+ * @property {string} [lastEventId] The cursor to begin at.
+ * @property {Pick<Storage, "getItem" | "setItem">} [storage] Where the cursor outlives a
+ *   reload, as in `sessionStorage`.
+ * @property {AbortSignal} [signal] Closes the source.
+ * @property {(gap: Gap) => void} [onGap] Is called if updates may have been lost.
+ * @property {string} [key] Only tabs with the same key share a connection.
+ */
+
+/**
+ * @typedef {Iterable<[string, string]> | Record<string, string | string[]>} Matchers
+ *   The parameters of a subscription, as in `{ topic: ["/books/1", "/books/2"] }`.
+ */
+
+// Why an attempt has failed or, if it is final, all later ones would.
+class Ending extends Error {
+  constructor(message, { status, pause, final = false, isOfAnother = false } = {}) {
+    super(message);
+    this.status = status;
+    this.pause = pause; // milliseconds, if the server says so
+    this.final = final;
+    this.isOfAnother = isOfAnother; // whether the stream is that of another user
+  }
+}
+
+// Measures milliseconds with two clocks, because one may stop while the computer sleeps.
+class Watch {
+  restart() {
+    this.start = [Date.now(), performance.now()];
+    return this;
+  }
+
+  get elapsed() {
+    return Math.max(Date.now() - this.start[0], performance.now() - this.start[1]);
+  }
+}
+
+// Read a stream as the HTML standard says.  Yields what stands before each blank line;
+// without data, it is no event.  `EventSource.fromReadableStream` may replace this.
+async function* read(body, id, heard, setPause) {
+  const reader = body.getReader();
+  const decoder = new TextDecoder(); // which drops a byte order mark
+  let rest = "";
+  let isAfterCR = false;
+  let type = "";
+  let data;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    heard();
+    let text = decoder.decode(value, { stream: true });
+    if (isAfterCR && text[0] === "\n") text = text.slice(1);
+    if (text) isAfterCR = text.endsWith("\r");
+    const lines = text.split(/\r\n?|\n/);
+    lines[0] = rest + lines[0];
+    rest = lines.pop();
+    for (const line of lines) {
+      const colon = `${line}:`.indexOf(":");
+      const name = line.slice(0, colon);
+      const field = line.slice(colon + (line[colon + 1] === " " ? 2 : 1));
+      if (!line) {
+        yield { id, type: type || "message", data: data?.join("\n") };
+        type = "";
+        data = undefined;
+      } else if (name === "data") (data ??= []).push(field);
+      else if (name === "event") type = field;
+      else if (name === "id" && !field.includes("\0")) id = field;
+      else if (name === "retry" && /^\d+$/.test(field)) setPause(Number(field));
+    }
+  }
+}
+
+// The members of a signal of the hub; nothing for any other event.
+function signalIn({ type, data }) {
+  try {
+    return type === "mercure" ? JSON.parse(data) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+// What an event of a stream means for the page: a cursor, and perhaps a gap or an update.
+function newsIn({ id, type, data, signal }) {
+  return {
+    cursor: id,
+    gap: signal?.type === "gap" && signal.lost !== "nothing" ? signal : undefined,
+    update: !signal && data !== undefined ? { type, data } : undefined,
+  };
+}
+
+// When a token expires, in milliseconds since 1970.
+function expiry(token) {
+  try {
+    return JSON.parse(atob(token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/"))).exp * 1_000 || Infinity;
+  } catch {
+    return Infinity;
+  }
+}
+
+// What may be wrong with a response that is no stream.
+async function refusal(response) {
+  const { status, statusText, headers } = response;
+  if (response.type === "opaqueredirect") return new Ending("a redirect, which the token does not follow", { final: true });
+  if (status === 200) return new Ending(`${headers.get("Content-Type")} is no event stream`, { status, final: true });
+  if (status === 204) return new Ending("204: the server wants no reconnection", { status, final: true });
+  const { detail } = await response.json().catch(() => ({}));
+  const after = headers.get("Retry-After");
+  const pause = after ? (/^\d+$/.test(after) ? after * 1_000 : Date.parse(after) - Date.now()) : NaN;
+  return new Ending(`${status}: ${detail ?? statusText}`, {
+    status,
+    pause: pause >= 0 ? pause : undefined,
+    final: status < 500 && !MAY_PASS.includes(status),
+  });
+}
+
+/**
+ * An `EventSource` for a Mercure hub that does not give up.
+ *
+ * The events `open`, `message`, `error` and those with a type are the same.  An `error`
+ * has a `message`, and perhaps a `status`; after it, `readyState` is `CLOSED` if no later
+ * attempt would help.  `identitychange` tells that the browser has become another user's:
+ * the source is closed, and has handed on nothing of the other.  The parameter of
+ * `event.waitUntil(promise)` keeps back the next event, and a slow page the hub.
+ */
+export class MercureSource extends EventTarget {
+  static CONNECTING = CONNECTING;
+  static OPEN = OPEN;
+  static CLOSED = CLOSED;
+  CONNECTING = CONNECTING;
+  OPEN = OPEN;
+  CLOSED = CLOSED;
+
+  /** @type {((event: Event) => void) | null} */
+  onopen = null;
+  /** @type {((event: MessageEvent<string> & { waitUntil(promise: Promise<unknown>): void }) => void) | null} */
+  onmessage = null;
+  /** @type {((event: Event & { message: string, status?: number }) => void) | null} */
+  onerror = null;
+
+  #url;
+  #options;
+  #state = CONNECTING;
+  #cursor; // the page has all up to here
+  #identity; // whose stream it is
+  #stored; // what was in the storage: a cursor, and whose it was
+  #load; // loads the state, for `follow`
+  #isLoaded = false;
+  #token; // the last one of the function, and when the next is due
+  #refusals = 0;
+  #heartbeat; // the interval in milliseconds; 0 for none, undefined if the hub has not told it
+  #pause = PAUSE;
+  #shares = Boolean(globalThis.navigator?.locks && globalThis.BroadcastChannel);
+  #group = {}; // the tabs that share the stream; this one leads, or is alone, or follows
+  #requests = new Set();
+  #inbox = []; // what the page has yet to take
+  #isTaking = false;
+  #taking = Promise.resolve(); // settles when the page has taken all
+  #endPause = (_isHurried) => {};
+  #life; // ends when this tab begins again
+  #end = new AbortController(); // when it is closed
+  #isAsleep = false;
+
+  /**
+   * @param {string | URL} url The hub, with the parameters of the subscription.
+   * @param {Options} [options]
+   */
+  constructor(url, options = {}) {
+    super();
+    this.#url = new URL(url, globalThis.location?.href);
+    this.#options = options;
+    try {
+      this.#stored = JSON.parse(options.storage?.getItem(this.#name));
+    } catch {} // it is not ours
+    this.#cursor = options.lastEventId ?? this.#stored?.cursor;
+    for (const type of ["open", "message", "error"]) this.addEventListener(type, (event) => this[`on${type}`]?.(event));
+    const { signal } = this.#end;
+    const listen = (target, type, hear) => target?.addEventListener?.(type, hear, { signal });
+    const wake = () => this.#awake();
+    const sleep = () => this.#sleep();
+    listen(options.signal, "abort", () => this.close());
+    listen(globalThis.document, "visibilitychange", () => document.hidden || wake());
+    listen(globalThis.document, "freeze", sleep);
+    listen(globalThis.document, "resume", wake);
+    listen(globalThis, "pagehide", sleep);
+    listen(globalThis, "pageshow", wake);
+    listen(globalThis, "online", wake);
+    const ticks = setInterval(() => this.#tick(), TICK);
+    listen(signal, "abort", () => clearInterval(ticks));
+    if (options.signal?.aborted) this.close();
+    else this.#begin();
+  }
+
+  get url() {
+    return this.#url.href;
+  }
+
+  get withCredentials() {
+    return Boolean(this.#options.withCredentials);
+  }
+
+  get readyState() {
+    return this.#state;
+  }
+
+  /** The cursor: the page has all up to this event. */
+  get lastEventId() {
+    return this.#cursor ?? "";
+  }
+
+  close() {
+    this.#state = CLOSED;
+    this.#inbox = [];
+    this.#stop();
+    this.#end.abort();
+  }
+
+  /**
+   * Subscribe to other topics from here on.  Of those that stay, no update is lost, or
+   * comes twice.
+   *
+   * @param {Matchers} matchers All parameters of the new subscription.
+   */
+  change(matchers) {
+    const pairs = Symbol.iterator in matchers ? [...matchers] : Object.entries(matchers);
+    this.#url.search = new URLSearchParams(pairs.flatMap(([name, some]) => [some].flat().map((one) => [name, one])));
+    this.#begin();
+  }
+
+  /**
+   * Load the state of the page, then follow from its position on.  Both happen again
+   * after a gap, and if loading fails.
+   *
+   * @param {() => Promise<string | Response>} load Shows the state, and returns its
+   *   position, or a response whose header `Link` has it.
+   */
+  follow(load) {
+    this.#load = load;
+    this.#isLoaded = false;
+    this.#inbox = [];
+    this.#begin();
+  }
+
+  // -- one life, from the cursor on, until this tab must begin again
+
+  #begin() {
+    this.#stop();
+    if (this.#state === CLOSED || this.#isAsleep) return;
+    const { signal } = (this.#life = new AbortController());
+    this.#live(signal).catch((error) => signal.aborted || this.#finish(error));
+  }
+
+  #stop() {
+    this.#life?.abort();
+    this.#endPause(true);
+    this.#group = {};
+  }
+
+  async #live(signal) {
+    do await this.#taking; // also if that is nothing: the page has yet to add its listeners
+    while (this.#isTaking);
+    if (signal.aborted) return;
+    if (this.#load && !this.#isLoaded) await this.#again(signal, () => this.#loadState(signal));
+    if (this.#shares && (await this.#isLed())) {
+      // The other tabs may be of another user: ask the hub who this one is.
+      const isTold = this.#identity || (await this.#again(signal, () => this.#replay("", signal)));
+      if (signal.aborted) return;
+      if (isTold) return this.#join(signal);
+    }
+    if (signal.aborted) return;
+    this.#group = { isLeading: true, line: newLine(), number: 0, cursor: this.#cursor };
+    return this.#lead(this.#group, signal);
+  }
+
+  // Make attempts until one succeeds, and return its result.
+  async #again(signal, attempt) {
+    for (let failures = 0; ; failures++) {
+      try {
+        return await attempt();
+      } catch (error) {
+        await this.#recover(error, failures, signal);
+      }
+    }
+  }
+
+  // Wait after an attempt that has failed.  Throws the error if another is of no use.
+  async #recover(error, failures, signal) {
+    if (signal.aborted || error.final) throw error;
+    this.#become(CONNECTING, error);
+    const grown = Math.min(LONGEST_PAUSE, this.#pause * 2 ** failures);
+    const pause = error.pause === undefined ? grown * (0.5 + Math.random()) : error.pause * (1 + Math.random() / 2);
+    const due = Date.now() + pause;
+    await new Promise((resolve) => {
+      setTimeout(resolve, Math.min(pause, LONGEST_TIMER));
+      // Timers of hidden tabs may be late.
+      this.#endPause = (isHurried) => ((isHurried && error.pause === undefined) || signal.aborted || Date.now() >= due) && resolve();
+    });
+    if (signal.aborted) throw error;
+  }
+
+  async #loadState(signal) {
+    const found = await this.#load();
+    if (signal.aborted) return;
+    if (found?.ok === false) throw await refusal(found);
+    const position = found?.headers
+      ? /last-event-id="((?:[^"\\]|\\.)*)"/.exec(found.headers.get("Link"))?.[1].replace(/\\(.)/g, "$1")
+      : found;
+    if (!position) throw new Ending("what was loaded has no position", { final: true });
+    this.#isLoaded = true;
+    this.#cursor = position;
+  }
+
+  #become(state, error) {
+    if (this.#state === CLOSED || (this.#state === state && !error)) return;
+    this.#state = state;
+    const { message, status } = error ?? {};
+    this.#post({ state, error: error && { message, status } });
+    this.dispatchEvent(state === OPEN ? new Event("open") : Object.assign(new Event("error"), { message, status }));
+  }
+
+  #finish(error, isTold = false) {
+    if (this.#state === CLOSED) return;
+    this.close();
+    if (error.isOfAnother) {
+      if (this.#shares && !isTold) {
+        const channel = new BroadcastChannel(this.#name + this.#identity);
+        channel.postMessage({ isOfAnother: true });
+        channel.close();
+      }
+      this.dispatchEvent(new Event("identitychange"));
+    }
+    this.dispatchEvent(Object.assign(new Event("error"), { message: error.message, status: error.status }));
+  }
+
+  // -- requests
+
+  // Yield the events of one request.
+  async *#ask(cursor, signal, prefer) {
+    const controller = new AbortController();
+    const request = { watch: new Watch().restart(), hasHead: false };
+    request.giveUp = () => {
+      request.error = new Ending("the hub has fallen silent");
+      controller.abort();
+    };
+    const abort = () => controller.abort();
+    signal.addEventListener("abort", abort);
+    this.#requests.add(request);
+    let timer;
+    try {
+      const url = new URL(this.#url);
+      const headers = { Accept: "text/event-stream" };
+      url.searchParams.set("signals", "1");
+      if (PLAIN.test(cursor ?? "")) headers["Last-Event-ID"] = cursor;
+      else if (cursor) url.searchParams.set("last_event_id", cursor);
+      if (prefer) headers.Prefer = prefer;
+      const token = await this.#bearer();
+      if (token) headers.Authorization = `Bearer ${token}`;
+      const response = await fetch(url, {
+        headers,
+        cache: "no-store",
+        credentials: this.withCredentials ? "include" : "same-origin",
+        redirect: token ? "manual" : "follow",
+        signal: controller.signal,
+      });
+      request.hasHead = true;
+      request.watch.restart();
+      if (response.status === 401 && typeof this.#options.token === "function") {
+        this.#token = undefined;
+        if (++this.#refusals < REFUSALS) throw new Ending("401: the token is refused", { status: 401 });
+      }
+      if (response.status !== 200 || !/^text\/event-stream *(;|$)/i.test(response.headers.get("Content-Type"))) {
+        const error = await refusal(response);
+        error.final ||= error.status === 401;
+        throw error;
+      }
+      this.#refusals = 0;
+      if (prefer && !response.headers.get("Preference-Applied")?.includes(prefer)) return;
+      // A hub without signals may say nothing for long.
+      if (!prefer && !this.#identity) timer = setTimeout(() => this.#become(OPEN), this.#shares ? WAKING : 0);
+      const heard = () => request.watch.restart();
+      let isFirst = true;
+      for await (const event of read(response.body, cursor ?? "", heard, (pause) => (this.#pause = pause))) {
+        event.signal = signalIn(event);
+        if (isFirst && event.data !== undefined) {
+          isFirst = false;
+          this.#recognize(event.signal?.type === "identity" ? event.signal.identity : "", signal);
+          if (!prefer) this.#become(OPEN);
+        }
+        if (event.signal?.type === "position") this.#heartbeat = event.signal.heartbeat ?? 0;
+        if (event.signal?.type === "goodbye") {
+          const { reason, retry } = event.signal;
+          if (reason === "expired") this.#token = undefined;
+          throw new Ending(`the hub has ended the stream: ${reason}`, { pause: retry });
+        }
+        yield event;
+      }
+    } catch (error) {
+      throw request.error ?? error;
+    } finally {
+      clearTimeout(timer);
+      this.#requests.delete(request);
+      signal.removeEventListener("abort", abort);
+      controller.abort();
+    }
+  }
+
+  async #bearer() {
+    const { token } = this.#options;
+    if (typeof token !== "function") return token;
+    const now = Date.now();
+    if (!this.#token || now >= this.#token.due) {
+      const text = await token();
+      const life = text ? expiry(text) - now : 0;
+      this.#token = { text, due: now + (life > 0 ? 0.9 * life : Infinity) };
+    }
+    return this.#token.text;
+  }
+
+  // Note whose stream it is, before any of its updates is handed on.
+  #recognize(identity, signal) {
+    if (!this.#identity) {
+      this.#identity = identity;
+      if (this.#stored && this.#stored.identity !== identity && this.#cursor === this.#stored.cursor) {
+        this.#cursor = undefined;
+        this.#begin();
+        throw new Ending("the cursor was another user's");
+      }
+    } else if (!identity) {
+      throw new Ending("the hub does not say whose stream it is");
+    } else if (identity !== this.#identity) {
+      throw new Ending(ANOTHER, { final: true, isOfAnother: true });
+    }
+  }
+
+  // Read what the hub has stored after a cursor.  Returns false if it cannot do that.
+  async #replay(cursor, signal, take) {
+    for await (const event of this.#ask(cursor, signal, "wait=0")) {
+      if (!this.#identity) return false;
+      await take?.(event);
+      if (event.signal?.type === "position") return true;
+    }
+    if (this.#identity) throw new Ending("the answer was cut short");
+    return false;
+  }
+
+  // -- the tabs that share a stream
+
+  get #name() {
+    const { href } = this.#url;
+    return `mercure ${JSON.stringify([href, this.withCredentials, this.#options.key])}`;
+  }
+
+  async #isLed() {
+    const { held } = await navigator.locks.query();
+    return held.some(({ name }) => name.startsWith(this.#name));
+  }
+
+  // Lead: read the stream, and hand it on.
+  async #lead(group, signal) {
+    for (let failures = 0; ; failures++) {
+      let isLed = false;
+      try {
+        for await (const event of this.#ask(group.cursor, signal)) {
+          failures = 0;
+          if (this.#shares && this.#identity && !group.channel) {
+            isLed = !(await this.#hold(group, signal, { ifAvailable: true }));
+            if (isLed) this.#cursor ??= event.id;
+            if (isLed || signal.aborted) break;
+            this.#connect(group, signal);
+            this.#post({ state: this.#state });
+          }
+          this.#handOn(group, event);
+          while (this.#inbox.length > MOST) await this.#taking;
+        }
+        if (isLed) return this.#join(signal);
+        throw new Ending("the stream has ended");
+      } catch (error) {
+        await this.#recover(error, failures, signal);
+      }
+    }
+  }
+
+  // Take what the stream brings, with a number for the followers.
+  #handOn(group, event) {
+    const news = newsIn(event);
+    group.cursor = news.cursor;
+    if (news.gap || news.update) group.number++;
+    if (news.gap) news.next = newLine();
+    this.#post(news);
+    if (news.gap) Object.assign(group, { line: news.next, number: 0 });
+    this.#accept(group, news);
+  }
+
+  // Join the other tabs: take what the leader hands on, until this one leads.
+  async #join(signal) {
+    if (signal.aborted) return;
+    const group = (this.#group = { signal, watch: new Watch().restart(), waiting: [] });
+    const leads = new Promise((resolve) => (group.lead = resolve));
+    const answered = new Promise((resolve) => (group.answer = resolve));
+    this.#connect(group, signal);
+    this.#hold(group, signal, { signal });
+    this.#suspect(group);
+    const answer = await Promise.race([leads, answered]);
+    if (signal.aborted) return;
+    if (answer) {
+      if (!(await this.#catchUp(group, signal))) {
+        this.#shares = false;
+        return this.#begin();
+      }
+      this.#become(answer.state, answer.error);
+      const { waiting } = group;
+      group.waiting = undefined;
+      for (const message of waiting) this.#heed(group, message);
+      await leads;
+      if (signal.aborted) return;
+    } else Object.assign(group, { line: newLine(), number: 0, cursor: this.#cursor });
+    group.isLeading = true;
+    this.#post({ state: this.#state });
+    return this.#lead(group, signal);
+  }
+
+  // Read what lies between this tab and the leader.  Returns false if the hub cannot
+  // tell it.
+  async #catchUp(group, signal) {
+    let mine = this.#cursor;
+    if (!mine) this.#take({ cursor: group.cursor });
+    if (!mine || mine === group.cursor) return true;
+    group.coming = new Set(); // what the leader will hand on
+    group.had = new Set(); // what this tab then has already
+    const read = (cursor, take) => this.#again(signal, () => this.#replay(cursor(), signal, take));
+    const coming = ({ id, signal }) => signal || group.coming.add(id);
+    const missed = async (event) => {
+      const news = newsIn(event);
+      mine = news.cursor;
+      if (news.update) group.had.add(mine);
+      this.#take(news);
+      while (this.#inbox.length > MOST) await this.#taking;
+    };
+    if (!(await read(() => group.cursor, coming)) || !(await read(() => mine, missed))) return false;
+    for (const id of group.coming) group.had.add(id);
+    return true;
+  }
+
+  #connect(group, signal) {
+    const channel = (group.channel = new BroadcastChannel(this.#name + this.#identity));
+    channel.onmessage = ({ data }) => this.#hear(group, data);
+    signal.addEventListener("abort", () => channel.close());
+  }
+
+  // Wait for the lock of a group, and hold it up to the end of this life.
+  #hold(group, signal, options) {
+    return new Promise((resolve) => {
+      const hold = (lock) => {
+        resolve(Boolean(lock));
+        group.lead?.();
+        return lock && !signal.aborted && new Promise((release) => signal.addEventListener("abort", release));
+      };
+      // Another tab has taken the lock from this one if that fails.
+      navigator.locks.request(this.#name + this.#identity, options, hold).catch(() => signal.aborted || this.#begin());
+    });
+  }
+
+  // Ask the leader whether it is there, and take the lock from it if it is not.
+  #suspect(group) {
+    if (group.isSuspect) return;
+    group.isSuspect = true;
+    group.channel.postMessage({ isQuestion: true });
+    const steal = () => {
+      if (group.isSuspect && group === this.#group && !group.isLeading) this.#hold(group, group.signal, { steal: true });
+    };
+    setTimeout(steal, ANSWER * (1 + Math.random() / 2));
+  }
+
+  #post(news) {
+    const { isLeading, channel, line, number, cursor } = this.#group;
+    if (isLeading) channel?.postMessage({ line, number, cursor, ...news });
+  }
+
+  #hear(group, message) {
+    if (message.isOfAnother) return this.#finish(new Ending(ANOTHER, { isOfAnother: true }), true);
+    if (message.isQuestion && group.isLeading) {
+      this.#post({ state: this.#state });
+      this.#tick(); // its timers may be late
+    }
+    if (message.isQuestion || group.isLeading) return;
+    group.watch.restart();
+    group.isSuspect = false;
+    if (!group.waiting) this.#heed(group, message);
+    else if (group.line) group.waiting.push(message);
+    else if (message.state !== undefined) {
+      const { line, number, cursor } = message;
+      Object.assign(group, { line, number, cursor });
+      group.answer(message);
+    }
+  }
+
+  // Take what the leader hands on, if it is the next.
+  #heed(group, { line, number, cursor, update, gap, next, state, error }) {
+    if (group !== this.#group || this.#state === CLOSED) return;
+    const isNext = Boolean(update || gap);
+    if (line !== group.line || number > group.number + isNext || this.#inbox.length > MOST) return this.#begin();
+    if (number < group.number + isNext) return; // this tab has it
+    Object.assign(group, next ? { line: next, number: 0, cursor } : { number, cursor });
+    this.#accept(group, { cursor, update, gap });
+    if (state !== undefined) this.#become(state, error);
+  }
+
+  // Take news, unless this tab has them from elsewhere.
+  #accept(group, news) {
+    if (group.had) {
+      if (group.had.has(news.cursor) && news.update) return group.coming.delete(news.cursor);
+      if (!news.update && group.coming.size) return; // its cursor is older than that of this tab
+      if (news.update || news.gap) group.had = undefined;
+    }
+    this.#take(news);
+  }
+
+  // -- the page
+
+  #take(news) {
+    this.#inbox.push(news);
+    if (!this.#isTaking) this.#taking = this.#show();
+  }
+
+  // Show the page what it has yet to take.
+  async #show() {
+    this.#isTaking = true;
+    for (let news; (news = this.#inbox.shift()); ) {
+      const waits = [];
+      this.#cursor = news.cursor;
+      try {
+        this.#options.storage?.setItem(this.#name, JSON.stringify({ cursor: this.#cursor, identity: this.#identity }));
+      } catch {} // it is full
+      if (news.gap) this.#tellGap(news.gap);
+      if (news.update) {
+        const { type, data } = news.update;
+        const event = new MessageEvent(type, { data, lastEventId: news.cursor, origin: this.#url.origin });
+        this.dispatchEvent(Object.assign(event, { waitUntil: (promise) => waits.push(promise) }));
+      }
+      if (waits.length) await Promise.allSettled(waits);
+    }
+    this.#isTaking = false;
+  }
+
+  #tellGap(gap) {
+    try {
+      this.#options.onGap?.(gap);
+    } catch (error) {
+      Promise.reject(error); // so that it is reported
+    }
+    if (this.#load) this.follow(this.#load);
+  }
+
+  // -- time
+
+  #sleep() {
+    this.#isAsleep = true;
+    this.#stop();
+    if (this.#state === OPEN) this.#state = CONNECTING;
+  }
+
+  #awake() {
+    if (this.#isAsleep) {
+      this.#isAsleep = false;
+      return this.#begin();
+    }
+    this.#endPause(true);
+    setTimeout(() => this.#tick(true), WAKING);
+  }
+
+  // Look at the clock: has anything been silent for too long?
+  #tick(isWaking = false) {
+    const beat = this.#heartbeat ?? PATIENCE / HEARTBEATS;
+    const limit = beat ? Math.max(isWaking ? 0 : HEARTBEATS * beat, beat + LATE) : Infinity;
+    for (const { hasHead, watch, giveUp } of this.#requests) {
+      // A hub without signals may have no heartbeats.
+      const most = hasHead ? (this.#identity ? limit : Infinity) : Math.min(limit, PATIENCE);
+      if (watch.elapsed > most) giveUp();
+    }
+    const group = this.#group;
+    if (group.watch && !group.isLeading && (isWaking || group.watch.elapsed > limit)) this.#suspect(group);
+    this.#endPause(false);
+  }
+}
