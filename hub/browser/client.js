@@ -431,7 +431,7 @@ export class MercureSource extends EventTarget {
         event.signal = signalIn(event);
         if (isFirst && event.data !== undefined) {
           isFirst = false;
-          this.#recognize(event.signal?.type === "identity" ? event.signal.identity : "", signal);
+          this.#recognize(event.signal?.type === "identity" ? event.signal.identity : "");
           if (!prefer) this.#become(OPEN);
         }
         if (event.signal?.type === "position") this.#heartbeat = event.signal.heartbeat ?? 0;
@@ -465,7 +465,7 @@ export class MercureSource extends EventTarget {
   }
 
   // Note whose stream it is, before any of its updates is handed on.
-  #recognize(identity, signal) {
+  #recognize(identity) {
     if (!this.#identity) {
       this.#identity = identity;
       if (this.#stored && this.#stored.identity !== identity && this.#cursor === this.#stored.cursor) {

@@ -55,7 +55,11 @@ class Signals:
         # those of the next round differ, whether the history has moved on or not.
         self._round: dict[int, bytes] = {}
 
-    def identity(self, start: Start, grant: CompiledGrant) -> bytes:
+    def first(self, start: Start, grant: CompiledGrant) -> bytes:
+        """Return the signals that come before all updates."""
+        return self._identity(start, grant) + self._gap(start)
+
+    def _identity(self, start: Start, grant: CompiledGrant) -> bytes:
         """Return whose stream it is: a digest of the issuer, the subject and what the
         client may read, which is the same as long as these are (R99).
         """
@@ -67,7 +71,7 @@ class Signals:
         cursor = as_id(start.cursor) if start.cursor else self._cursor(start.position)
         return events.signal("identity", cursor, identity=who)
 
-    def gap(self, start: Start) -> bytes:
+    def _gap(self, start: Start) -> bytes:
         """Return what was lost before a stream began; b"" if it has no cursor."""
         if not start.cursor:
             return b""

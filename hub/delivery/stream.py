@@ -278,7 +278,7 @@ class Stream:
     def _first_signals(self, start: Start, seconds: float | None) -> bytes:
         """Return the signals with which the stream begins (R91)."""
         signals = self._delivery.signals
-        first = signals.identity(start, self.seat.subscriber.grant) + signals.gap(start)
+        first = signals.first(start, self.seat.subscriber.grant)
         if self.reason is not None:
             return first + signals.goodbye(start, self._position, self.reason, seconds)
         if self._position != self._delivery.position:

@@ -8,6 +8,7 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import replace
+from functools import cache
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -40,6 +41,15 @@ class _Kept:
         self.positions: deque[int] = deque()  # oldest first
         self.bytes = 0  # the sum of their sizes
         self.forgotten = 0  # the newest forgotten position, or 0
+
+
+@cache
+def _of_machine() -> Seal:
+    """Return a seal whose key is the address of this machine, as nothing is stored.
+
+    Pages do not know it, but could guess it.
+    """
+    return Seal(uuid.getnode().to_bytes(16))
 
 
 class MemoryHistory:
@@ -203,10 +213,8 @@ class MemoryHistory:
         return self._seal.cursor(self._epoch, position, id)
 
     def digest(self, text: str) -> str:
-        """Return a digest of a text; its key is all that survives a restart here, the
-        address of the machine, which pages do not know.
-        """
-        return Seal(uuid.getnode().to_bytes(16)).digest(text)
+        """Return a digest of a text, with a key that survives a restart."""
+        return _of_machine().digest(text)
 
     async def locate(self, cursor: str, *, presence: bool = False) -> int | Loss:
         """Return the position of an opaque cursor, or why updates are lost; in O(1)."""

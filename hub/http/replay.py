@@ -184,9 +184,7 @@ class Replay:
         reading = self._delivery.reading(seat, position)
         leap, epoch = await base.current_epoch(self._history) if self._metadata else (0, "")
         end = await self._history.end()
-        frames: list[bytes] = []
-        if start is not None:
-            frames += [signals.identity(start, self._subscriber.grant), signals.gap(start)]
+        frames: list[bytes] = [] if start is None else [signals.first(start, self._subscriber.grant)]
         size = 0
         now = asyncio.get_running_loop().time
         sent = now()
