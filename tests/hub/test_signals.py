@@ -14,11 +14,13 @@ from urllib.parse import urlencode
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant, Grant
 from hub.auth.signing import sign_classic_token
+from hub.control.commands import Identity
 from hub.development import DEVELOPMENT_KEY
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history.base import Retention
+from hub.history.cursor import Start
 from hub.history.memory import MemoryHistory
 from hub.protocol.events import SIGNALS
 from hub.server import HubProtocol
@@ -661,6 +663,13 @@ async def test_r99_the_identity_is_the_same_for_one_user_and_differs_for_each_ot
         assert found[1] == "anonymous"
 
 
+def test_r99_two_issuers_may_have_a_user_of_the_same_name() -> None:
+    signals = MemoryHub().app.hub.delivery.signals
+    users = [Identity(issuer, subject) for issuer in ("https://a", "https://b") for subject in ("alice", None)]
+    found = [signals.first(Start(0, None, "1"), CompiledGrant(identity=user)) for user in users]
+    assert len(set(found)) == 4
+
+
 async def test_r99_an_application_that_decides_gives_identities_too() -> None:
     def authorize(request: Any) -> Any:
         name = request.headers.get("x-user")
@@ -684,6 +693,7 @@ async def test_r99_the_identity_is_before_updates_also_of_a_stream_without_a_cur
 
         async def slowly(*given: Any) -> Any:
             await hub.app.publish("a", id="meanwhile")
+            await until(lambda: delivery.dispatched == 1)
             return await take_seat(*given)
 
         cast("Any", delivery).take_seat = slowly

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub.history import base
-from hub.history.base import newest_place
+from hub.history.base import Retention, newest_place
+from hub.history.memory import MemoryHistory, _of_machine
 from hub.history.opaque import Loss, Seal, new_key
 from hub.history.sqlite import file as sqlite_file
 from tests.hub.history.contract import KINDS, SHARED, named, node_of, nodes
@@ -41,6 +42,20 @@ def test_what_no_node_has_made_is_no_cursor(change: Callable[[str], str]) -> Non
     seal = Seal(new_key())
     assert seal.place(change(seal.cursor("epoch", 1))) is None
     assert Seal(new_key()).place(seal.cursor("epoch", 1)) is None, "of another history"
+
+
+def test_a_digest_of_a_history_in_memory_is_the_same_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the machine is the same."""
+
+    def digest_on(address: int) -> str:
+        monkeypatch.setattr("uuid.getnode", lambda: address)
+        _of_machine.cache_clear()
+        return MemoryHistory(Retention(1, 1)).digest("alice")
+
+    try:
+        assert digest_on(1) == digest_on(1) != digest_on(2)
+    finally:
+        _of_machine.cache_clear()
 
 
 @pytest.mark.parametrize("kind", SHARED)
