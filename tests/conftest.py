@@ -52,7 +52,12 @@ _TOGETHER = (
         )
     ),
     ("tests/hub/spark/", "tests/skipfilter/spark/", "tests/test_formats.py"),
-    ("tests/hub/test_browser.py", "tests/hub/test_behind_proxies.py", "tests/hub/test_logout.py"),
+    (
+        "tests/hub/test_browser.py",
+        "tests/hub/test_browser_client.py",
+        "tests/hub/test_behind_proxies.py",
+        "tests/hub/test_logout.py",
+    ),
     ("tests/hub/process/test_server.py",),
 )
 """Paths of tests that share a Spark session, a browser or hubs; the longest part first.

@@ -5,6 +5,7 @@ for a fixed time.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -22,3 +23,11 @@ async def until(holds: Callable[[], object], pause: float = 0.01) -> None:
     async with asyncio.timeout(HANG):
         while not holds():
             await asyncio.sleep(pause)
+
+
+def wait_until(holds: Callable[[], object], pause: float = 0.01) -> None:
+    """Return once `holds()` is true, in a test without an event loop."""
+    deadline = time.monotonic() + HANG
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(pause)

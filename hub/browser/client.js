@@ -311,9 +311,11 @@ export class MercureSource extends EventTarget {
     if (this.#load && !this.#isLoaded) await this.#again(signal, () => this.#loadState(signal));
     if (this.#shares && (await this.#isLed())) {
       // The other tabs may be of another user: ask the hub who this one is.
-      const isTold = this.#identity || (await this.#again(signal, () => this.#replay("", signal)));
+      let present = this.#identity && this.#cursor;
+      const take = ({ id }) => (present = id);
+      const isTold = present || (await this.#again(signal, () => this.#replay("", signal, take)));
       if (signal.aborted) return;
-      if (isTold) return this.#join(signal);
+      if (isTold) return this.#join(signal, present);
     }
     if (signal.aborted) return;
     this.#group = { isLeading: true, line: newLine(), number: 0, cursor: this.#cursor };
@@ -334,7 +336,7 @@ export class MercureSource extends EventTarget {
   // Wait after an attempt that has failed.  Throws the error if another is of no use.
   async #recover(error, failures, signal) {
     if (signal.aborted || error.final) throw error;
-    this.#become(CONNECTING, error);
+    this.#fail(error);
     const grown = Math.min(LONGEST_PAUSE, this.#pause * 2 ** failures);
     const pause = error.pause === undefined ? grown * (0.5 + Math.random()) : error.pause * (1 + Math.random() / 2);
     const due = Date.now() + pause;
@@ -358,12 +360,18 @@ export class MercureSource extends EventTarget {
     this.#cursor = position;
   }
 
-  #become(state, error) {
-    if (this.#state === CLOSED || (this.#state === state && !error)) return;
-    this.#state = state;
-    const { message, status } = error ?? {};
-    this.#post({ state, error: error && { message, status } });
-    this.dispatchEvent(state === OPEN ? new Event("open") : Object.assign(new Event("error"), { message, status }));
+  #open() {
+    if (this.#state !== CONNECTING) return;
+    this.#state = OPEN;
+    this.#post({ state: OPEN });
+    this.dispatchEvent(new Event("open"));
+  }
+
+  #fail({ message, status }) {
+    if (this.#state === CLOSED) return;
+    this.#state = CONNECTING;
+    this.#post({ state: CONNECTING, error: { message, status } });
+    this.#tell(message, status);
   }
 
   #finish(error, isTold = false) {
@@ -377,13 +385,17 @@ export class MercureSource extends EventTarget {
       }
       this.dispatchEvent(new Event("identitychange"));
     }
-    this.dispatchEvent(Object.assign(new Event("error"), { message: error.message, status: error.status }));
+    this.#tell(error.message, error.status);
+  }
+
+  #tell(message, status) {
+    this.dispatchEvent(Object.assign(new Event("error"), { message, status }));
   }
 
   // -- requests
 
-  // Yield the events of one request.
-  async *#ask(cursor, signal, prefer) {
+  // Make one request, and take its events, until one of them is enough.
+  async #ask(cursor, signal, take, prefer) {
     const controller = new AbortController();
     const request = { watch: new Watch().restart(), hasHead: false };
     request.giveUp = () => {
@@ -424,15 +436,16 @@ export class MercureSource extends EventTarget {
       this.#refusals = 0;
       if (prefer && !response.headers.get("Preference-Applied")?.includes(prefer)) return;
       // A hub without signals may say nothing for long.
-      if (!prefer && !this.#identity) timer = setTimeout(() => this.#become(OPEN), this.#shares ? WAKING : 0);
+      if (!prefer && !this.#identity) timer = setTimeout(() => this.#open(), this.#shares ? WAKING : 0);
       const heard = () => request.watch.restart();
       let isFirst = true;
       for await (const event of read(response.body, cursor ?? "", heard, (pause) => (this.#pause = pause))) {
+        if (signal.aborted) return; // and whoever asked has begun again
         event.signal = signalIn(event);
         if (isFirst && event.data !== undefined) {
           isFirst = false;
           this.#recognize(event.signal?.type === "identity" ? event.signal.identity : "");
-          if (!prefer) this.#become(OPEN);
+          if (!prefer) this.#open();
         }
         if (event.signal?.type === "position") this.#heartbeat = event.signal.heartbeat ?? 0;
         if (event.signal?.type === "goodbye") {
@@ -440,7 +453,7 @@ export class MercureSource extends EventTarget {
           if (reason === "expired") this.#token = undefined;
           throw new Ending(`the hub has ended the stream: ${reason}`, { pause: retry });
         }
-        yield event;
+        if (await take(event)) return;
       }
     } catch (error) {
       throw request.error ?? error;
@@ -482,13 +495,14 @@ export class MercureSource extends EventTarget {
 
   // Read what the hub has stored after a cursor.  Returns false if it cannot do that.
   async #replay(cursor, signal, take) {
-    for await (const event of this.#ask(cursor, signal, "wait=0")) {
-      if (!this.#identity) return false;
-      await take?.(event);
-      if (event.signal?.type === "position") return true;
-    }
-    if (this.#identity) throw new Ending("the answer was cut short");
-    return false;
+    let isWhole = false;
+    const takeOne = async (event) => {
+      if (this.#identity) await take?.(event);
+      return (isWhole = event.signal?.type === "position");
+    };
+    await this.#ask(cursor, signal, takeOne, "wait=0");
+    if (this.#identity && !isWhole) throw new Ending("the answer was cut short");
+    return isWhole;
   }
 
   // -- the tabs that share a stream
@@ -507,20 +521,21 @@ export class MercureSource extends EventTarget {
   async #lead(group, signal) {
     for (let failures = 0; ; failures++) {
       let isLed = false;
-      try {
-        for await (const event of this.#ask(group.cursor, signal)) {
-          failures = 0;
-          if (this.#shares && this.#identity && !group.channel) {
-            isLed = !(await this.#hold(group, signal, { ifAvailable: true }));
-            if (isLed) this.#cursor ??= event.id;
-            if (isLed || signal.aborted) break;
-            this.#connect(group, signal);
-            this.#post({ state: this.#state });
-          }
-          this.#handOn(group, event);
-          while (this.#inbox.length > MOST) await this.#taking;
+      const take = async (event) => {
+        failures = 0;
+        if (this.#shares && this.#identity && !group.channel) {
+          isLed = !(await this.#hold(group, signal, { ifAvailable: true }));
+          if (isLed) this.#cursor ??= event.id;
+          if (isLed || signal.aborted) return true;
+          this.#connect(group, signal);
+          this.#post({ state: this.#state });
         }
-        if (isLed) return this.#join(signal);
+        this.#handOn(group, event);
+        while (this.#inbox.length > MOST) await this.#taking;
+      };
+      try {
+        await this.#ask(group.cursor, signal, take);
+        if (isLed) return this.#join(signal, this.#cursor);
         throw new Ending("the stream has ended");
       } catch (error) {
         await this.#recover(error, failures, signal);
@@ -539,8 +554,9 @@ export class MercureSource extends EventTarget {
     this.#accept(group, news);
   }
 
-  // Join the other tabs: take what the leader hands on, until this one leads.
-  async #join(signal) {
+  // Join the other tabs: take what the leader hands on, until this one leads.  If there
+  // is no leader, a tab without a cursor begins at `present`.
+  async #join(signal, present) {
     if (signal.aborted) return;
     const group = (this.#group = { signal, watch: new Watch().restart(), waiting: [] });
     const leads = new Promise((resolve) => (group.lead = resolve));
@@ -555,13 +571,13 @@ export class MercureSource extends EventTarget {
         this.#shares = false;
         return this.#begin();
       }
-      this.#become(answer.state, answer.error);
+      this.#learn(answer);
       const { waiting } = group;
       group.waiting = undefined;
       for (const message of waiting) this.#heed(group, message);
       await leads;
       if (signal.aborted) return;
-    } else Object.assign(group, { line: newLine(), number: 0, cursor: this.#cursor });
+    } else Object.assign(group, { line: newLine(), number: 0, cursor: this.#cursor ?? present });
     group.isLeading = true;
     this.#post({ state: this.#state });
     return this.#lead(group, signal);
@@ -650,7 +666,13 @@ export class MercureSource extends EventTarget {
     if (number < group.number + isNext) return; // this tab has it
     Object.assign(group, next ? { line: next, number: 0, cursor } : { number, cursor });
     this.#accept(group, { cursor, update, gap });
-    if (state !== undefined) this.#become(state, error);
+    this.#learn({ state, error });
+  }
+
+  // Learn how the stream of the leader is.
+  #learn({ state, error }) {
+    if (state === OPEN) this.#open();
+    else if (error) this.#fail(error);
   }
 
   // Take news, unless this tab has them from elsewhere.

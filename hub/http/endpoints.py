@@ -17,6 +17,7 @@
     GET         /robots.txt          no page is for search engines      R27
     GET         /.well-known/oauth-protected-resource + HUB
                                      metadata, if issuers are set       N145–N156
+    GET         HUB/client.js        the client for browsers            R100
     GET         HUB/debug/           the debugger, if enabled           R29
     GET         /                    a redirect to it, if enabled
 
@@ -65,6 +66,7 @@ DEBUGGER: Final = "/debug/"
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
+_BROWSER_FILES: Final = StaticFiles(directory=Path(__file__).parents[1] / "browser")
 
 Endpoint: TypeAlias = "Callable[[Request], Awaitable[Answer]]"
 ColdEndpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"  # is used rarely
@@ -107,6 +109,7 @@ class Endpoints:
             Route(settings.path, _cold(self.head), methods=list(self.by_method())),
             *(Route(path, _cold(check)) for path, check in self.health_checks().items()),
             Route("/robots.txt", _cold(self.robots)),
+            Route(settings.path + "/client.js", _cold(self.client)),
         ]
         # Without issuers, the hub takes no tokens of the current dialect.  It then has
         # no metadata, so that clients take it for a classic hub (N153).
@@ -256,6 +259,13 @@ class Endpoints:
     async def robots(self, request: Request) -> Response:
         """Return a robots.txt that asks search engines to read nothing here (R27)."""
         return PlainTextResponse("User-agent: *\nDisallow: /\n")
+
+    async def client(self, request: Request) -> Response:
+        """Return the client for browsers, which pages of any origin may load (R100)."""
+        response = await _BROWSER_FILES.get_response("client.js", request.scope)
+        response.headers["Access-Control-Allow-Origin"] = "*"
+        response.headers["Content-Type"] = "text/javascript; charset=utf-8"  # the system's list may have another
+        return response
 
     async def debugger_config(self, request: Request) -> Response:
         """Return the settings of the debugger's page; in development, a token too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -11,11 +12,12 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from playwright.sync_api import expect
 
-from tests.waiting import HANG
+from tests.waiting import HANG, wait_until
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -113,6 +115,40 @@ def visitor(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
         context.on("weberror", lambda error: errors.append(str(error.error)))
         yield context
         assert not errors
+
+
+@contextmanager
+def people_browser(browser: Browser, chromium: str, directory: Path) -> Iterator[BrowserContext]:
+    """A Chromium as people have it: its tabs may be hidden and frozen.
+
+    Those of Playwright's own browsers never are.
+    """
+    # With the window that Chromium opens at its start, connecting sometimes hangs.
+    own = ["--headless", "--no-startup-window", "--remote-debugging-port=0", f"--user-data-dir={directory}"]
+    told = directory / "DevToolsActivePort"
+    with subprocess.Popen([chromium, *own, *FLAGS], stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: told.exists() and len(told.read_text().splitlines()) == 2)
+            port, path = told.read_text().splitlines()
+            connected = browser.browser_type.connect_over_cdp(f"ws://127.0.0.1:{port}{path}", no_defaults=True)
+            [context] = connected.contexts
+            errors: list[str] = []
+            context.on("weberror", lambda error: errors.append(str(error.error)))
+            yield context
+            assert not errors
+        finally:
+            process.kill()
+
+
+def freeze(page: Page) -> Callable[[], None]:
+    """Freeze a page of `people_browser`.  Returns what thaws it."""
+    devtools = page.context.new_cdp_session(page)
+
+    def set_state(state: str) -> None:
+        devtools.send("Page.setWebLifecycleState", {"state": state})
+
+    set_state("frozen")
+    return partial(set_state, "active")
 
 
 def follow(page: Page, url: str, query: str, **options: Any) -> str:

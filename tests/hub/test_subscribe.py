@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
 
+import hub
 from hub import Settings, Update, create_app
 from hub.http import request as requests
 from tests.asgi import (
@@ -649,6 +651,20 @@ async def test_r27_search_engines_are_asked_to_read_nothing() -> None:
         assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
         assert answer.body == b"User-agent: *\nDisallow: /\n"
         assert (await ask(app, "POST", "/robots.txt")).status == 405
+
+
+async def test_r100_the_hub_serves_the_module_to_all_origins() -> None:
+    async with application() as app:
+        answer = await ask(app, "GET", f"{PATH}/client.js", [("Origin", "https://shop.example")])
+        assert (answer.status, answer.body) == (
+            200,
+            Path(hub.__file__).with_name("browser").joinpath("client.js").read_bytes(),
+        )
+        assert answer.headers["content-type"] == "text/javascript; charset=utf-8"
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        again = await ask(app, "GET", f"{PATH}/client.js", [("If-None-Match", answer.headers["etag"])])
+        assert again.status == 304
 
 
 @DIALECTS
