@@ -54,7 +54,7 @@ _TOGETHER = (
     ("tests/hub/spark/", "tests/skipfilter/spark/", "tests/test_formats.py"),
     (
         "tests/hub/test_browser.py",
-        "tests/hub/test_browser_client.py",
+        "tests/hub/browser/",
         "tests/hub/test_behind_proxies.py",
         "tests/hub/test_logout.py",
     ),

@@ -1,0 +1,62 @@
+"""A site, and the tabs of a profile of Chromium."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.hub.browser.pages import PREPARE, Restarting
+from tests.hub.browser.script import Script
+from tests.hub.browsing import Site, people_browser, visitor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Site]:
+    """A site whose pages may read the responses of the hubs."""
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def tabs(browser: Browser) -> Iterator[BrowserContext]:
+    """The tabs of a profile; all of them are visible."""
+    with visitor(browser) as context:
+        context.add_init_script(PREPARE)
+        yield context
+
+
+@pytest.fixture
+def hidden_tabs(browser: Browser, chromium: str, tmp_path: Path) -> Iterator[BrowserContext]:
+    """The tabs of a profile; all but one are hidden, and may freeze."""
+    with people_browser(browser, chromium, tmp_path / "chromium") as context:
+        context.add_init_script(PREPARE)
+        yield context
+
+
+@pytest.fixture
+def hub(tmp_path: Path, shop: Site) -> Iterator[Restarting]:
+    hub = Restarting(tmp_path, shop)
+    yield hub
+    hub.process.close()
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[Script]:
+    script = Script()
+    yield script
+    script.close()
+
+
+@pytest.fixture
+def page(tabs: BrowserContext, script: Script) -> Page:
+    page = tabs.new_page()
+    page.goto(script.origin)
+    return page

@@ -1,0 +1,119 @@
+"""Pages with a MercureSource, and hubs that can be killed.
+
+Each page has `got`, the data of the updates that it was handed, and `log`, all else.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from tests.conftest import HubProcess
+from tests.waiting import HANG
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import BrowserContext, Page
+
+    from tests.hub.browsing import Site
+
+PREPARE = """
+window.got = [];
+window.log = [];
+window.begin = async (url, options = {}, module = url.split("?")[0] + "/client.js") => {
+  const { MercureSource } = await import(module);
+  window.source = new MercureSource(url, { onGap: ({ lost }) => log.push(`gap ${lost}`), ...options });
+  source.onmessage = ({ data }) => got.push(data);
+  source.onopen = () => log.push("open");
+  source.onerror = ({ message }) => log.push(message);
+  source.addEventListener("identitychange", () => log.push("identitychange"));
+};
+window.isLeading = async () => {
+  const name = `page ${Math.random()}`;
+  return navigator.locks.request(name, async () => {
+    const { held } = await navigator.locks.query();
+    const mine = held.find((lock) => lock.name === name).clientId;
+    return held.some((lock) => lock.name.startsWith("mercure") && lock.clientId === mine);
+  });
+};
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Restarting:
+    """A hub that can be killed, and comes back with its history."""
+
+    def __init__(self, path: Path, shop: Site, **settings: str) -> None:
+        self._port = free_port()
+        history = f"sqlite:///{path}/history.db"
+        self._settings = {
+            "HUB_CORS_ORIGINS": shop.origin,
+            "HUB_HISTORY_URL": history,
+            "HUB_RETRY": "0.1",
+            "HUB_SUBSCRIPTIONS": "0",
+            "HUB_METRICS_PORT": "0",
+        } | settings
+        self.start()
+
+    def start(self) -> None:
+        self.process = HubProcess("--port", str(self._port), dev=True, **self._settings)
+
+    def kill(self) -> None:
+        self.process.process.kill()
+        self.process.close()
+
+    @property
+    def url(self) -> str:
+        return self.process.url
+
+
+def open_tab(context: BrowserContext, shop: Site, url: str, options: dict[str, Any] | None = None) -> Page:
+    page = context.new_page()
+    shop.visit(page)
+    begin(page, url, options)
+    return page
+
+
+def begin(page: Page, url: str, options: dict[str, Any] | None = None) -> None:
+    page.evaluate("([url, options]) => begin(url, options)", [url, options or {}])
+
+
+def wait_for(page: Page, condition: str, argument: Any = None) -> None:
+    """Wait until a condition is true in a page, which may be hidden."""
+    page.wait_for_function(condition, arg=argument, polling=50)
+
+
+def is_open(page: Page) -> None:
+    wait_for(page, "source.readyState === 1")
+
+
+def leader_of(pages: list[Page]) -> Page:
+    """Return the page that leads; there is one, or will be."""
+    deadline = time.monotonic() + HANG
+    while time.monotonic() < deadline:
+        leading = [page for page in pages if page.evaluate("isLeading()")]
+        assert len(leading) <= 1
+        if leading:
+            return leading[0]
+    locks = pages[0].evaluate("navigator.locks.query().then((found) => JSON.stringify(found))")
+    raise AssertionError(f"no tab leads: {locks}")
+
+
+def streams(hub: HubProcess) -> int:
+    """Return how many streams the hub has."""
+    [line] = [
+        line
+        for line in httpx2.get(hub.metrics_url).text.splitlines()
+        if line.startswith("mercure_subscribers_connected ")
+    ]
+    return int(float(line.split()[1]))

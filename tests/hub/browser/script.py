@@ -1,0 +1,125 @@
+"""A server that answers as a script says."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import hub
+from tests.waiting import HANG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MODULE = Path(hub.__file__).with_name("browser") / "client.js"
+STREAM = {"Content-Type": "text/event-stream"}
+SHOWN = ("last-event-id", "authorization", "prefer", "accept", "cookie")
+
+
+class Reply(NamedTuple):
+    """What one request gets."""
+
+    status: int = 200
+    headers: Mapping[str, str] = STREAM
+    body: bytes = b""
+    end: str = "close"
+    """How it ends: `close`, `cut` within a chunk, `reset` once the page has asked for
+    its path with /read, or `silent` until the end of the server."""
+
+
+class Script:
+    """Answers the requests for each path in turn, and all later ones with 204.
+
+    It also has the module, and an empty page at its root.
+    """
+
+    def __init__(self) -> None:
+        self.replies: dict[str, list[Reply | Callable[[dict[str, str]], Reply]]] = {}
+        self.asked: dict[str, list[dict[str, str]]] = {}
+        """What the headers of the requests were, by path."""
+        self.is_read: dict[str, threading.Event] = {}
+        self.closing = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Request, self))
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.origin = f"http://localhost:{self._server.server_address[1]}"
+
+    def add(self, path: str, *replies: Reply | Callable[[dict[str, str]], Reply]) -> str:
+        """Return the URL that gets these replies."""
+        self.replies[path] = list(replies)
+        self.asked[path] = []
+        self.is_read[path] = threading.Event()
+        return self.origin + path
+
+    def cursors(self, path: str) -> list[str]:
+        return [headers.get("last-event-id", "") for headers in self.asked[path]]
+
+    def close(self) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Request(BaseHTTPRequestHandler):
+    def __init__(self, script: Script, *arguments: Any) -> None:
+        self._script = script
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        if path.endswith("/read"):
+            self._script.is_read[path.removesuffix("/read")].set()
+            reply = Reply(204, {})
+        elif path == "/client.js":
+            reply = Reply(200, {"Content-Type": "text/javascript"}, MODULE.read_bytes())
+        elif path not in self._script.replies:
+            reply = Reply(200, {"Content-Type": "text/html"}, b"<!doctype html><title>A page</title>")
+        else:
+            reply = self._next(path)
+        self._answer(path, reply)
+
+    def _next(self, path: str) -> Reply:
+        shown = [(name.lower(), value) for name, value in self.headers.items() if name.lower() in SHOWN]
+        headers = {name: value.encode("latin-1").decode() for name, value in shown}
+        self._script.asked[path].append(headers)
+        replies = self._script.replies[path]
+        reply = replies.pop(0) if replies else Reply(204, {})
+        return reply if isinstance(reply, Reply) else reply(headers)
+
+    def _answer(self, path: str, reply: Reply) -> None:
+        self.close_connection = True
+        if reply.end == "reset" and not reply.body:
+            self._reset()
+            return
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        if reply.end in ("cut", "reset"):
+            self.send_header("Transfer-Encoding", "chunked")
+            body = b"%x\r\n%b\r\n" % (len(reply.body), reply.body)
+        else:
+            self.send_header("Connection", "close")
+            body = reply.body
+        self.end_headers()
+        self.wfile.write(body)
+        if reply.end == "cut":
+            self.wfile.write(b"40\r\ndata: half")
+        elif reply.end == "reset":
+            self._script.is_read[path].wait(HANG)  # because what a page has not read would be lost
+            self._reset()
+        elif reply.end == "silent":
+            self._script.closing.wait()
+
+    def _reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
