@@ -97,10 +97,10 @@ async function* read(body, id, heard, setPause) {
     const { done, value } = await reader.read();
     if (done) return;
     heard();
-    let text = decoder.decode(value, { stream: true });
-    if (isAfterCR && text[0] === "\n") text = text.slice(1);
-    if (text) isAfterCR = text.endsWith("\r");
-    const lines = text.split(/\r\n?|\n/);
+    const text = decoder.decode(value, { stream: true });
+    if (!text) continue; // half a character
+    const lines = (isAfterCR && text[0] === "\n" ? text.slice(1) : text).split(/\r\n?|\n/);
+    isAfterCR = text.endsWith("\r");
     lines[0] = rest + lines[0];
     rest = lines.pop();
     for (const line of lines) {
