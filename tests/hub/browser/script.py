@@ -43,6 +43,7 @@ class Script:
         self.replies: dict[str, list[Reply | Callable[[dict[str, str]], Reply]]] = {}
         self.asked: dict[str, list[dict[str, str]]] = {}
         """What the headers of the requests were, by path."""
+        self.queries: dict[str, list[str]] = {}
         self.is_read: dict[str, threading.Event] = {}
         self.closing = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Request, self))
@@ -54,6 +55,7 @@ class Script:
         """Return the URL that gets these replies."""
         self.replies[path] = list(replies)
         self.asked[path] = []
+        self.queries[path] = []
         self.is_read[path] = threading.Event()
         return self.origin + path
 
@@ -89,6 +91,7 @@ class _Request(BaseHTTPRequestHandler):
         shown = [(name.lower(), value) for name, value in self.headers.items() if name.lower() in SHOWN]
         headers = {name: value.encode("latin-1").decode() for name, value in shown}
         self._script.asked[path].append(headers)
+        self._script.queries[path].append(urlsplit(self.path).query)
         replies = self._script.replies[path]
         reply = replies.pop(0) if replies else Reply(204, {})
         return reply if isinstance(reply, Reply) else reply(headers)

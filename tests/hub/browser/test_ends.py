@@ -87,6 +87,7 @@ def test_a_stream_ends_as_for_an_event_source(way: str, page: Page, script: Scri
         url = script.add(path, *WAYS[way])
         script.replies[f"/{kind}/target"] = script.replies[path]
         script.asked[f"/{kind}/target"] = script.asked[path]
+        script.queries[f"/{kind}/target"] = script.queries[path]
         data = page.evaluate(WATCH, [kind, url])
         seen[kind] = script.cursors(path), data
     cursors, data = seen["MercureSource"]
