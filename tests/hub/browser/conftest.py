@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hub.browser.pages import PREPARE, Restarting
+from tests.hub.browser.pages import PREPARE, Restarting, StartHub
 from tests.hub.browser.script import Script
 from tests.hub.browsing import Site, people_browser, visitor
 
@@ -42,10 +43,20 @@ def hidden_tabs(browser: Browser, chromium: str, tmp_path: Path) -> Iterator[Bro
 
 
 @pytest.fixture
-def hub(tmp_path: Path, shop: Site) -> Iterator[Restarting]:
-    hub = Restarting(tmp_path, shop)
-    yield hub
-    hub.process.close()
+def start_restarting(tmp_path: Path, shop: Site) -> Iterator[StartHub]:
+    with ExitStack() as hubs:
+
+        def start(**settings: str) -> Restarting:
+            hub = Restarting(tmp_path, shop, **settings)
+            hubs.callback(lambda: hub.process.close())
+            return hub
+
+        yield start
+
+
+@pytest.fixture
+def hub(start_restarting: StartHub) -> Restarting:
+    return start_restarting()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx2
 
@@ -50,6 +50,12 @@ def free_port() -> int:
         return port
 
 
+class StartHub(Protocol):
+    """Starts a hub with its own history."""
+
+    def __call__(self, **settings: str) -> Restarting: ...
+
+
 class Restarting:
     """A hub that can be killed, and comes back with its history."""
 
@@ -90,7 +96,7 @@ def begin(page: Page, url: str, options: dict[str, Any] | None = None) -> None:
 
 def wait_for(page: Page, condition: str, argument: Any = None) -> None:
     """Wait until a condition is true in a page, which may be hidden."""
-    page.wait_for_function(condition, arg=argument, polling=50)
+    page.wait_for_function(condition, arg=argument, polling=50, timeout=HANG * 1000)
 
 
 def is_open(page: Page) -> None:

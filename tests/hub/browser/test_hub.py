@@ -1,0 +1,225 @@
+"""One MercureSource and a real hub: silence, tokens that expire, gaps, and what a page
+can ask for.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.hub.browser.pages import begin, is_open, open_tab, streams, wait_for
+from tests.hub.test_browser import current, publish, short_lived
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+    from tests.hub.browser.pages import Restarting, StartHub
+    from tests.hub.browsing import Site
+
+SILENT = "the hub has fallen silent"
+BOOK = "https://example.com/books/1"
+HEARTBEAT = 15_000  # milliseconds, by default
+
+
+@pytest.fixture
+def page(tabs: BrowserContext, shop: Site) -> Page:
+    page = tabs.new_page()
+    shop.visit(page)
+    return page
+
+
+# -- silence
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("how", ["run", "wake"])
+def test_a_hub_that_freezes_is_noticed(
+    how: str, is_alone: bool, tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    page = tabs.new_page()
+    page.clock.install()
+    shop.visit(page)
+    begin(page, f"{hub.url}?topic=a", {"key": "x"})
+    wait_for(page, "source.lastEventId.startsWith('#')")
+    publish(hub.process, "a", "before")
+    wait_for(page, "got.length === 1")
+    if not is_alone:
+        other = open_tab(tabs, shop, f"{hub.url}?topic=a", {"key": "x"})
+        is_open(other)
+    hub.process.process.send_signal(signal.SIGSTOP)
+    try:
+        if how == "run":
+            page.clock.run_for(2 * HEARTBEAT)
+            assert SILENT not in page.evaluate("log")
+            page.clock.run_for(HEARTBEAT // 2)
+        else:
+            page.clock.fast_forward(HEARTBEAT + 2_000)
+            assert SILENT not in page.evaluate("log")
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+            page.clock.run_for(2_000)
+        wait_for(page, f"log.includes('{SILENT}')")
+    finally:
+        hub.process.process.send_signal(signal.SIGCONT)
+    wait_for(page, "log.at(-1) === 'open'")
+    publish(hub.process, "a", "after")
+    wait_for(page, "got.at(-1) === 'after'")
+    assert page.evaluate("got") == ["before", "after"]
+
+
+def test_a_silent_stream_with_heartbeats_is_not_given_up(page: Page, start_restarting: StartHub) -> None:
+    hub = start_restarting(HUB_HEARTBEAT="0.5")
+    begin(page, f"{hub.url}?topic=a")
+    is_open(page)
+    page.evaluate("window.seen = new Set()")
+    # Each heartbeat has a cursor.  Ten of them are longer than its patience.
+    wait_for(page, "seen.add(source.lastEventId).size > 10")
+    assert page.evaluate("log") == ["open"]
+
+
+# -- tokens
+
+
+def test_a_token_that_expires_three_times_loses_nothing(page: Page, start_restarting: StartHub) -> None:
+    hub = start_restarting(HUB_ANONYMOUS="0")
+    given = []
+
+    def token() -> str:
+        given.append(short_lived(hub.process))
+        return given[-1]
+
+    page.expose_function("newToken", token)
+    page.evaluate("(url) => begin(url, { token: () => newToken() })", f"{hub.url}?topic={BOOK}")
+    is_open(page)
+    sent = 0
+    while len(given) < 4:
+        publish(hub.process, BOOK, str(sent), private="on")
+        page.evaluate("0")  # lets the page ask for a token
+        sent += 1
+    publish(hub.process, BOOK, "last", private="on")
+    wait_for(page, "got.at(-1) === 'last'")
+    assert page.evaluate("got") == [*map(str, range(sent)), "last"]
+    assert page.evaluate("source.readyState") != 2
+
+
+# -- gaps, and what a page can ask for
+
+
+def test_a_gap_is_told_before_the_next_update(page: Page, hub: Restarting) -> None:
+    publish(hub.process, "a", "before")
+    begin(page, f"{hub.url}?topic=a", {"lastEventId": "urn:uuid:forgotten"})
+    wait_for(page, "got.length === 1")
+    assert page.evaluate("log") == ["open", "gap some"]
+
+
+def test_follow_loads_the_state_first_and_again_after_a_gap(page: Page, hub: Restarting) -> None:
+    old = publish(hub.process, "a", "in the state")
+    page.evaluate(
+        """([url, old]) => {
+          window.loads = 0;
+          const answer = (status, position) => {
+            const headers = position && { Link: `<x>; rel="mercure"; last-event-id="${position}"` };
+            return new Response("", { status, headers });
+          };
+          return begin(url, {}).then(() => source.follow(async () => {
+            loads++;
+            if (loads === 1) throw new Error("no network");
+            if (loads === 2) return answer(503);
+            return loads === 3 ? "forgotten" : answer(200, old);
+          }));
+        }""",
+        [f"{hub.url}?topic=a", old],
+    )
+    wait_for(page, "loads === 4 && source.readyState === 1")
+    publish(hub.process, "a", "followed")
+    wait_for(page, "got.length")
+    assert page.evaluate("got") == ["followed"]
+    log = page.evaluate("log")
+    assert log[:2] == ["no network", "503: "]
+    assert log.count("gap some") == 1
+
+
+def test_a_change_of_topics_loses_nothing_and_brings_nothing_twice(page: Page, hub: Restarting) -> None:
+    begin(page, f"{hub.url}?topic=a")
+    is_open(page)
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        publish(hub.process, ["a", "b"], str(sent))
+        sent += 1
+
+    for number in range(5):
+        send()
+        matchers = {"topic": ["a", "c"]} if number % 2 else [["topic", "b"], ["topic", "d"]]
+        page.evaluate("(matchers) => source.change(matchers)", matchers)
+        send()
+    publish(hub.process, "d", "new")
+    wait_for(page, "got.at(-1) === 'new'")
+    assert page.evaluate("got") == [*map(str, range(sent)), "new"]
+    assert page.evaluate("source.url") == f"{hub.url}?topic=b&topic=d"
+
+
+def test_the_cursor_outlives_a_reload_but_not_its_user(page: Page, hub: Restarting, shop: Site) -> None:
+    open_it = "(url) => begin(url, { storage: sessionStorage, withCredentials: true })"
+    url = f"{hub.url}?topic=a"
+    page.evaluate(open_it, url)
+    is_open(page)
+    publish(hub.process, "a", "0")
+    wait_for(page, "got.length === 1")
+    page.goto("about:blank")
+    publish(hub.process, "a", "1")
+    shop.visit(page)
+    page.evaluate(open_it, url)
+    publish(hub.process, "a", "2")
+    wait_for(page, "got.at(-1) === '2'")
+    assert page.evaluate("got") == ["1", "2"]
+    page.goto("about:blank")
+    publish(hub.process, "a", "3")
+    shop.visit(page, f"mercure_access_token={current(hub.process)}; Path=/; HttpOnly")
+    page.evaluate(open_it, url)
+    wait_for(page, "source.lastEventId && source.readyState === 1 && log.at(-1) === 'open'")
+    publish(hub.process, "a", "4")
+    wait_for(page, "got.length")
+    assert page.evaluate("got") == ["4"]
+
+
+def test_a_page_that_does_not_read_slows_down_its_stream(page: Page, hub: Restarting) -> None:
+    """Its memory does not grow: the hub waits, or drops it."""
+    begin(page, f"{hub.url}?topic=a")
+    is_open(page)
+    page.evaluate(
+        """() => {
+          window.taken = 0;
+          window.go = new Promise((resolve) => (window.goOn = resolve));
+          source.addEventListener("message", (event) => {
+            taken++;
+            event.waitUntil(go);
+          });
+        }"""
+    )
+    for number in range(5):
+        publish(hub.process, "a", str(number))
+    wait_for(page, "taken === 1")
+    assert page.evaluate("[taken, got.length, source.lastEventId !== '']") == [1, 1, True]
+    page.evaluate("goOn()")
+    wait_for(page, "taken === 5")
+    assert page.evaluate("got") == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("how", ["close", "signal", "aborted before"])
+def test_a_closed_source_has_no_stream(how: str, page: Page, hub: Restarting) -> None:
+    page.evaluate("window.end = new AbortController()")
+    if how == "aborted before":
+        page.evaluate("end.abort()")
+    page.evaluate("(url) => begin(url, { signal: end.signal })", f"{hub.url}?topic=a")
+    if how == "aborted before":
+        assert page.evaluate("source.readyState") == 2
+    else:
+        is_open(page)
+        assert streams(hub.process) == 1
+        page.evaluate("source.close()" if how == "close" else "end.abort()")
+    wait_until(lambda: streams(hub.process) == 0)
+    assert page.evaluate("[source.readyState, got, log.length < 2]") == [2, [], True]
