@@ -589,19 +589,18 @@ export class MercureSource extends EventTarget {
     let mine = this.#cursor;
     if (!mine) this.#take({ cursor: group.cursor });
     if (!mine || mine === group.cursor) return true;
-    group.coming = new Set(); // what the leader will hand on
-    group.had = new Set(); // what this tab then has already
+    const had = new Set(); // what this tab has, although the leader may yet hand it on
     const read = (cursor, take) => this.#again(signal, () => this.#replay(cursor(), signal, take));
-    const coming = ({ id, signal }) => signal || group.coming.add(id);
+    const coming = ({ id, signal }) => signal || had.add(id);
     const missed = async (event) => {
       const news = newsIn(event);
       mine = news.cursor;
-      if (news.update) group.had.add(mine);
+      if (news.update) had.add(mine);
       this.#take(news);
       while (this.#inbox.length > MOST) await this.#taking;
     };
     if (!(await read(() => group.cursor, coming)) || !(await read(() => mine, missed))) return false;
-    for (const id of group.coming) group.had.add(id);
+    if (had.size) group.had = had;
     return true;
   }
 
@@ -677,11 +676,11 @@ export class MercureSource extends EventTarget {
 
   // Take news, unless this tab has them from elsewhere.
   #accept(group, news) {
-    if (group.had) {
-      if (group.had.has(news.cursor) && news.update) return group.coming.delete(news.cursor);
-      if (!news.update && group.coming.size) return; // its cursor is older than that of this tab
-      if (news.update || news.gap) group.had = undefined;
+    if (group.had && !news.gap) {
+      // Up to the first update that is new, each cursor may be older than that of this tab.
+      if (!news.update || group.had.has(news.cursor)) return;
     }
+    group.had = undefined;
     this.#take(news);
   }
 

@@ -9,14 +9,17 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import httpx2
+import pytest
 from playwright.sync_api import Error as PlaywrightError
 
-from tests.hub.browser.pages import Restarting, begin, is_open, leader_of, open_tab, streams, wait_for
-from tests.hub.browsing import Site, freeze
-from tests.hub.test_browser import publish
+from tests.hub.browser.pages import Restarting, StartHub, begin, is_open, leader_of, open_tab, streams, wait_for
+from tests.hub.browsing import Site, ask, freeze
+from tests.hub.test_browser import current, publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from playwright.sync_api import BrowserContext, Page
 
@@ -101,3 +104,162 @@ def test_thirty_tabs_have_one_connection_and_each_event_once(
         assert numbers[0] <= firsts[page]
         assert not [line for line in page.evaluate("log") if line.startswith(("gap", "identitychange"))]
     assert streams(hub.process) == 1
+
+
+def test_seven_tabs_leave_room_for_other_requests(tabs: BrowserContext, shop: Site, hub: Restarting) -> None:
+    """Over HTTP/1.1, a browser has six connections to each host."""
+    pages = [open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(7)]
+    for page in pages:
+        is_open(page)
+    assert streams(hub.process) == 1
+    assert ask(pages[-1], f"{hub.process.origin}/robots.txt", mode="no-cors", credentials="omit")["status"] == 0
+    publish(hub.process, "a", "x")
+    for page in pages:
+        wait_for(page, "got.length === 1")
+
+
+@pytest.mark.parametrize("missing", ["navigator.locks", "BroadcastChannel"])
+def test_old_browsers_have_a_connection_for_each_tab(
+    missing: str, tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    owner = "Navigator.prototype, 'locks'" if missing == "navigator.locks" else "window, 'BroadcastChannel'"
+    tabs.add_init_script(f"Object.defineProperty({owner}, {{ value: undefined }})")
+    pages = [open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(3)]
+    for page in pages:
+        is_open(page)
+    assert streams(hub.process) == 3
+    publish(hub.process, "a", "x")
+    for page in pages:
+        wait_for(page, "got.length === 1")
+
+
+def test_tabs_with_another_url_key_or_credentials_mode_do_not_share(
+    tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    url = f"{hub.url}?topic=a"
+    pages = [
+        open_tab(tabs, shop, url),
+        open_tab(tabs, shop, f"{url}&topic=b"),
+        open_tab(tabs, shop, url, {"key": "x"}),
+        open_tab(tabs, shop, url, {"withCredentials": True}),
+        open_tab(tabs, shop, url, {"key": "x"}),
+    ]
+    for page in pages:
+        is_open(page)
+    assert streams(hub.process) == 4
+
+
+def test_all_tabs_are_told_how_the_stream_is(tabs: BrowserContext, shop: Site, hub: Restarting) -> None:
+    pages = [open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(3)]
+    for page in pages:
+        is_open(page)
+    hub.kill()
+    for page in pages:
+        wait_for(page, "source.readyState === 0")
+        assert len(page.evaluate("log")) >= 2
+    hub.start()
+    for page in pages:
+        wait_for(page, "log.at(-1) === 'open'")
+        assert page.evaluate("source.readyState") == 1
+
+
+def test_a_gap_is_told_to_all_tabs(tabs: BrowserContext, shop: Site, hub: Restarting, tmp_path: Path) -> None:
+    pages = [open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(3)]
+    for page in pages:
+        is_open(page)
+    publish(hub.process, "a", "0")
+    for page in pages:
+        wait_for(page, "got.length === 1")
+    hub.kill()
+    for file in tmp_path.glob("history.db*"):
+        file.unlink()
+    hub.start()
+    publish(hub.process, "a", "1")
+    for page in pages:
+        wait_for(page, "log.some((line) => line.startsWith('gap'))")
+    publish(hub.process, "a", "2")
+    for page in pages:
+        wait_for(page, "got.at(-1) === '2'")
+        assert page.evaluate("got.length") in (2, 3)  # "1", if the history still had it for that tab
+        assert len([line for line in page.evaluate("log") if line.startswith("gap")]) == 1
+
+
+def test_a_follower_that_falls_far_behind_reads_on_for_itself(
+    tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    leader, slow = (open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(2))
+    is_open(slow)
+    slow.evaluate(
+        """() => {
+          const go = new Promise((resolve) => (window.goOn = resolve));
+          source.addEventListener("message", (event) => event.waitUntil(go));
+        }"""
+    )
+    count = 1_500
+    lines = "".join(f'{{"topic": "a", "data": "{number}"}}\n' for number in range(count))
+    headers = {"Authorization": f"Bearer {hub.process.token}", "Content-Type": "application/x-ndjson"}
+    assert httpx2.post(hub.url, content=lines, headers=headers).status_code == 200
+    wait_for(leader, "(count) => got.length === count", count)
+    assert slow.evaluate("got") == ["0"]
+    slow.evaluate("goOn()")
+    publish(hub.process, "a", "last")
+    wait_for(slow, "got.at(-1) === 'last'")
+    assert slow.evaluate("got") == [*map(str, range(count)), "last"]
+
+
+# -- two users
+
+
+def log_in(page: Page, shop: Site, hub: Restarting, user: str) -> None:
+    token = current(hub.process, subject=user, subscribe=[f"https://example.com/users/{user}", "a"])
+    shop.visit(page, f"mercure_access_token={token}; Path=/; HttpOnly")
+
+
+TOPIC = "https://example.com/users/{id}"
+
+
+@pytest.mark.parametrize("end", ["the leader is closed", "the hub is restarted", "both"])
+def test_a_tab_of_another_user_gets_nothing_of_the_new_one(
+    end: str, tabs: BrowserContext, shop: Site, start_restarting: StartHub
+) -> None:
+    hub = start_restarting()
+    query = f"{hub.url}?topic={TOPIC}"
+    options = {"withCredentials": True}
+
+    def send(text: str) -> None:
+        for user in "AB":
+            publish(hub.process, f"https://example.com/users/{user}", f"{text} for {user}", private="on")
+
+    leader, follower, other = (tabs.new_page() for _ in range(3))
+    log_in(leader, shop, hub, "A")
+    begin(leader, query, options)
+    is_open(leader)
+    shop.visit(follower)
+    begin(follower, query, options)
+    is_open(follower)
+    send("first")
+    for page in (leader, follower):
+        wait_for(page, "got.length === 1")
+    log_in(other, shop, hub, "B")
+    begin(other, query, options)
+    is_open(other)
+    send("second")
+    wait_for(other, "got.length === 1")
+    wait_for(follower, "got.length === 2")
+    assert streams(hub.process) == 2
+    if end != "the hub is restarted":
+        leader.close()
+    if end != "the leader is closed":
+        hub.kill()
+        hub.start()
+    send("third")
+    old = [follower] if leader.is_closed() else [leader, follower]
+    for page in old:
+        wait_for(page, "source.readyState === 2")
+        assert page.evaluate("log").count("identitychange") == 1
+        assert page.evaluate("log").index("identitychange") == len(page.evaluate("log")) - 2
+    send("fourth")
+    wait_for(other, "got.at(-1) === 'fourth for B'")
+    assert other.evaluate("got") == ["second for B", "third for B", "fourth for B"]
+    for page in old:
+        assert page.evaluate("got") == ["first for A", "second for A"]
