@@ -57,6 +57,21 @@ const CLOSED = 2;
  */
 
 /**
+ * @typedef {MessageEvent<string> & { waitUntil(promise: Promise<unknown>): void }} Update
+ *   The next event waits for the promise, and in the end a slow page's hub does.
+ */
+
+/**
+ * @typedef {Event & { message: string, status?: number }} Failure
+ *   What was wrong, and the status of the answer if there was one.
+ */
+
+/**
+ * @typedef {Omit<EventTarget, "addEventListener"> & { addEventListener(type: string,
+ *   listener: (event: any) => void, options?: boolean | AddEventListenerOptions): void }} Target
+ */
+
+/**
  * @typedef {Iterable<[string, string]> | Record<string, string | string[]>} Matchers
  *   The parameters of a subscription, as in `{ topic: ["/books/1", "/books/2"] }`.
  */
@@ -168,27 +183,33 @@ async function refusal(response) {
  * The events `open`, `message`, `error` and those with a type are the same.  An `error`
  * has a `message`, and perhaps a `status`; after it, `readyState` is `CLOSED` if no later
  * attempt would help.  `identitychange` tells that the browser has become another user's:
- * the source is closed, and has handed on nothing of the other.  The parameter of
- * `event.waitUntil(promise)` keeps back the next event, and a slow page the hub.
+ * the source is closed, and has handed on nothing of the other.
  */
-export class MercureSource extends EventTarget {
+export class MercureSource extends /** @type {new () => Target} */ (EventTarget) {
+  /** @readonly */
   static CONNECTING = CONNECTING;
+  /** @readonly */
   static OPEN = OPEN;
+  /** @readonly */
   static CLOSED = CLOSED;
+  /** @readonly */
   CONNECTING = CONNECTING;
+  /** @readonly */
   OPEN = OPEN;
+  /** @readonly */
   CLOSED = CLOSED;
 
   /** @type {((event: Event) => void) | null} */
   onopen = null;
-  /** @type {((event: MessageEvent<string> & { waitUntil(promise: Promise<unknown>): void }) => void) | null} */
+  /** @type {((event: Update) => void) | null} */
   onmessage = null;
-  /** @type {((event: Event & { message: string, status?: number }) => void) | null} */
+  /** @type {((event: Failure) => void) | null} */
   onerror = null;
 
   #url;
   #options;
   #state = CONNECTING;
+  /** @type {string | undefined} */
   #cursor; // the page has all up to here
   #identity; // whose stream it is
   #stored; // what was in the storage: a cursor, and whose it was

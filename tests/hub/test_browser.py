@@ -116,37 +116,6 @@ def short_lived(hub: HubProcess) -> str:
     return current(hub, subscribe=[("uritemplate", "https://example.com/books/{id}")], seconds=4)
 
 
-def test_a_cookie_that_is_renewed_loses_nothing(start_hub: Callable[..., HubProcess], shop: Site, page: Page) -> None:
-    hub = start_hub("--cors-origins", shop.origin, HUB_ANONYMOUS="0", HUB_RETRY="0.1", HUB_SUBSCRIPTIONS="0")
-    shop.renew = lambda: as_the_readme_sets_it(short_lived(hub))
-    page.add_init_script("""
-        window.opened = 0;
-        window.printed = [];
-        console.log = (text) => printed.push(text);
-        window.EventSource = class extends EventSource {
-            constructor(...of) { super(...of); this.addEventListener("open", () => opened++); }
-        };""")
-    shop.visit(page)
-    script = SCRIPTS[2].replace("http://localhost:3000", hub.origin)
-    for value, other in (("600_000", "300"), ("1_000 + 4_000 *", "100 + 100 *")):
-        assert value in script
-        script = script.replace(value, other)
-    page.evaluate(f"(() => {{ {script} }})()")
-
-    def send(text: str) -> None:
-        publish(hub, "https://example.com/books/1", text, private="on")
-
-    while not page.evaluate("printed.length"):  # before its first event, a page has no cursor
-        send("first")
-    sent, opened = 0, page.evaluate("opened")
-    while page.evaluate("opened") < opened + 3:  # so three tokens have expired
-        send(str(sent))
-        sent += 1
-    page.wait_for_function("(last) => printed.at(-1) === last", arg=str(sent - 1))
-    numbers = page.evaluate("printed.filter((text) => text !== 'first')")
-    assert numbers == [str(n) for n in range(sent)]
-
-
 @pytest.mark.parametrize("anonymous", ["0", "1"])
 @pytest.mark.parametrize("max_age", ["3", "3_540"])
 def test_a_cookie_that_is_not_renewed_ends_the_stream_or_its_private_updates(
@@ -183,7 +152,7 @@ def test_fetch_event_source_comes_back_unless_it_is_refused(
     shop.visit(page)
     answers: list[int] = []
     page.on("response", lambda reply: answers.append(reply.status) if hub.url in reply.url else None)
-    imported, _, script = SCRIPTS[3].partition("\n\n")
+    imported, _, script = SCRIPTS[-1].partition("\n\n")
     for value, other in (("http://localhost:3000", hub.origin), ("2_000 + 8_000 *", "20 + 80 *")):
         assert value in script
         script = script.replace(value, other)
@@ -994,107 +963,6 @@ def test_the_debugger_can_be_used_with_the_keyboard_alone(open_hub: HubProcess, 
             page.keyboard.press("Enter")
     assert {"Token", "type", "topics", "cursor", "Subscribe", "unsubscribe", "Publish", "refresh"} <= reached
     expect(page.locator("#updates li").first).to_be_visible()
-
-
-# -- a page that notices gaps and silence, as hub/README.md has it
-
-README = (ROOT / "hub" / "README.md").read_text("utf-8")
-GAPS = re.findall(r"```js\n(.*?)```", README.partition("## Gaps and silence")[2].partition("\n## ")[0], re.DOTALL)
-
-
-def watching(page: Page, hub: HubProcess, *changes: tuple[str, str]) -> None:
-    """Run the script of the page, and wait until its stream is live."""
-    page.add_init_script("""
-        window.printed = [];
-        window.heard = [];
-        console.log = (text) => printed.push(text);
-        window.EventSource = class extends EventSource {
-            constructor(...of) {
-                super(...of);
-                this.addEventListener("mercure", (event) => heard.push(JSON.parse(event.data).type));
-            }
-        };""")
-    script = GAPS[0].replace("http://localhost:3000", hub.origin)
-    for value, other in changes:
-        assert value in script
-        script = script.replace(value, other)
-    page.reload()
-    page.evaluate(f"(() => {{ {script} }})()")
-    page.wait_for_function("heard.includes('position')")
-
-
-BOOK = "https://example.com/books/1"
-GAP = "load all again: updates may be missing"
-
-
-def test_a_page_that_was_offline_gets_what_it_missed_or_is_told_of_the_gap(
-    start_hub: Callable[..., HubProcess], shop: Site, page: Page, tmp_path: Path
-) -> None:
-    settings = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db", "HUB_SUBSCRIPTIONS": "0"}
-    settings |= {"HUB_HISTORY_UPDATES": "6", "HUB_RETRY": "0.1", "HUB_MAX_LIFETIME": "0"}
-    hub = start_hub("--cors-origins", shop.origin, **settings)
-    shop.visit(page)
-    watching(page, hub)
-    publish(hub, BOOK, "1")
-    page.wait_for_function("printed.length === 1")
-    for missed, told in ((2, False), (20, True)):
-        page.evaluate("heard.length = printed.length = 0")
-        page.context.set_offline(True)  # Chromium keeps the streams that are open, so the hub ends them
-        hub.stop()
-        hub = start_hub("--cors-origins", shop.origin, "--port", str(hub.port), **settings)
-        for n in range(missed):
-            publish(hub, BOOK, f"missed {n}")
-        page.wait_for_function("heard.includes('goodbye')")
-        assert not page.evaluate("heard.includes('position')")
-        page.context.set_offline(False)
-        page.wait_for_function("heard.includes('position')")
-        publish(hub, BOOK, "end")
-        page.wait_for_function("printed.at(-1) === 'end'")
-        printed = page.evaluate("printed")
-        expected = [f"missed {n}" for n in range(max(0, missed - 6), missed)]
-        assert printed == [*([GAP] if told else []), *expected, "end"]
-
-
-def test_a_page_notices_a_hub_that_hangs_and_loses_nothing(
-    start_hub: Callable[..., HubProcess], shop: Site, page: Page
-) -> None:
-    hub = start_hub("--cors-origins", shop.origin, HUB_HEARTBEAT="0.5", HUB_RETRY="0.1", HUB_SUBSCRIPTIONS="0")
-    shop.visit(page)
-    watching(page, hub, ("+ 5_000", "+ 2_000"))
-    publish(hub, BOOK, "before")
-    page.wait_for_function("printed.length === 1 && heard.includes('heartbeat')")
-    requests: list[str] = []
-    page.on("request", lambda asked: requests.append(asked.url) if hub.url in asked.url else None)
-    with page.expect_event("request", lambda asked: hub.url in asked.url, timeout=HANG * 1_000):
-        os.kill(hub.process.pid, signal.SIGSTOP)
-    os.kill(hub.process.pid, signal.SIGCONT)
-    publish(hub, BOOK, "after")
-    page.wait_for_function("printed.at(-1) === 'after'")
-    assert page.evaluate("printed") == ["before", "after"]
-    # It has sent an opaque cursor, because heartbeats had come since the update.
-    [cursor] = [value for name, value in parse_qsl(urlsplit(requests[0]).query) if name == "last_event_id"]
-    assert cursor.startswith("#")
-
-
-def test_a_page_that_sleeps_while_its_hub_is_restarted_goes_on_when_it_wakes(
-    start_hub: Callable[..., HubProcess], shop: Site, page: Page, tmp_path: Path
-) -> None:
-    settings = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db", "HUB_SUBSCRIPTIONS": "0", "HUB_HEARTBEAT": "0.5"}
-    hub = start_hub("--cors-origins", shop.origin, **settings)
-    shop.visit(page)
-    watching(page, hub, ("+ 5_000", "+ 1_000"))
-    publish(hub, BOOK, "before")
-    page.wait_for_function("printed.length === 1 && heard.includes('heartbeat')")
-    devtools = page.context.new_cdp_session(page)
-    devtools.send("Page.enable")
-    devtools.send("Page.setWebLifecycleState", {"state": "frozen"})
-    hub.process.kill()
-    hub.process.wait(HANG)
-    again = start_hub("--cors-origins", shop.origin, "--port", str(hub.port), **settings)
-    publish(again, BOOK, "asleep")
-    devtools.send("Page.setWebLifecycleState", {"state": "active"})
-    page.wait_for_function("printed.at(-1) === 'asleep'")
-    assert page.evaluate("printed") == ["before", "asleep"]
 
 
 # -- the run of a model in examples/run

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.hub.browser.pages import begin, is_open, open_tab, streams, wait_for
+from tests.hub.browsing import freeze
 from tests.hub.test_browser import current, publish, short_lived
 from tests.waiting import wait_until
 
@@ -223,3 +224,21 @@ def test_a_closed_source_has_no_stream(how: str, page: Page, hub: Restarting) ->
         page.evaluate("source.close()" if how == "close" else "end.abort()")
     wait_until(lambda: streams(hub.process) == 0)
     assert page.evaluate("[source.readyState, got, log.length < 2]") == [2, [], True]
+
+
+def test_a_page_that_is_frozen_while_its_hub_is_restarted_loses_nothing(
+    hidden_tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    page = open_tab(hidden_tabs, shop, f"{hub.url}?topic=a")
+    is_open(page)
+    publish(hub.process, "a", "before")
+    wait_for(page, "got.length === 1")
+    thaw = freeze(page)
+    wait_until(lambda: streams(hub.process) == 0)
+    hub.kill()
+    hub.start()
+    publish(hub.process, "a", "asleep")
+    thaw()
+    wait_for(page, "got.at(-1) === 'asleep'")
+    assert page.evaluate("got") == ["before", "asleep"]
+    assert page.evaluate("log.at(-1)") == "open"
