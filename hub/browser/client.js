@@ -29,6 +29,8 @@ const MAY_PASS = [401, 408, 421, 425, 429]; // and all from 500 on
 const ANOTHER = "the stream would be that of another user";
 const PLAIN = /^[!-~]([ -~]*[!-~])?$/; // what a header carries unchanged
 
+const SIGNALS = ["identity", "gap", "position", "heartbeat", "goodbye"];
+
 const newLine = () => String(Math.random());
 
 const CONNECTING = 0;
@@ -136,11 +138,11 @@ async function* read(body, id, heard, setPause) {
 
 // The members of a signal of the hub; nothing for any other event.
 function signalIn({ type, data }) {
+  if (type !== "mercure") return;
   try {
-    return type === "mercure" ? JSON.parse(data) : undefined;
-  } catch {
-    return undefined;
-  }
+    const members = JSON.parse(data);
+    if (SIGNALS.includes(members.type)) return members;
+  } catch {} // it is of another hub
 }
 
 // What an event of a stream means for the page: a cursor, and perhaps a gap or an update.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 
@@ -113,6 +114,19 @@ def test_a_gap_is_told_before_the_next_update(page: Page, hub: Restarting) -> No
     begin(page, f"{hub.url}?topic=a", {"lastEventId": "urn:uuid:forgotten"})
     wait_for(page, "got.length === 1")
     assert page.evaluate("log") == ["open", "gap some"]
+
+
+def test_a_page_gets_presence_although_signals_have_its_type(page: Page, start_restarting: StartHub) -> None:
+    hub = start_restarting(HUB_SUBSCRIPTIONS="1")
+    people = "/.well-known/mercure/subscriptions/exact/b/{subscriber}"
+    begin(page, f"{hub.url}?topic=a&match_uritemplate={people}", {"token": current(hub.process)})
+    is_open(page)
+    page.evaluate("source.addEventListener('mercure', ({ data }) => got.push(JSON.parse(data).type))")
+    publish(hub.process, "a", "x")
+    wait_for(page, "got.includes('x')")
+    with urlopen(f"{hub.url}?match=b"):
+        wait_for(page, "got.includes('subscription')")
+    assert set(page.evaluate("got")) == {"x", "subscription"}
 
 
 def test_follow_loads_the_state_first_and_again_after_a_gap(page: Page, hub: Restarting) -> None:
