@@ -341,8 +341,8 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
       if (isTold) return this.#join(signal, present);
     }
     if (signal.aborted) return;
-    this.#group = { isLeading: true, line: newLine(), number: 0, cursor: this.#cursor };
-    return this.#lead(this.#group, signal);
+    this.#group = { signal, isLeading: true, line: newLine(), number: 0, cursor: this.#cursor };
+    return this.#lead(this.#group);
   }
 
   // Make attempts until one succeeds, and return its result.
@@ -541,16 +541,17 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   }
 
   // Lead: read the stream, and hand it on.
-  async #lead(group, signal) {
+  async #lead(group) {
+    const { signal } = group;
     for (let failures = 0; ; failures++) {
       let isLed = false;
       const take = async (event) => {
         failures = 0;
         if (this.#shares && this.#identity && !group.channel) {
-          isLed = !(await this.#hold(group, signal, { ifAvailable: true }));
+          isLed = !(await this.#hold(group, { ifAvailable: true }));
           if (isLed) this.#cursor ??= event.id;
           if (isLed || signal.aborted) return true;
-          this.#connect(group, signal);
+          this.#connect(group);
           this.#post({ state: this.#state });
         }
         this.#handOn(group, event);
@@ -584,13 +585,13 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     const group = (this.#group = { signal, watch: new Watch().restart(), waiting: [] });
     const leads = new Promise((resolve) => (group.lead = resolve));
     const answered = new Promise((resolve) => (group.answer = resolve));
-    this.#connect(group, signal);
-    this.#hold(group, signal, { signal });
+    this.#connect(group);
+    this.#hold(group, { signal });
     this.#suspect(group);
     const answer = await Promise.race([leads, answered]);
     if (signal.aborted) return;
     if (answer) {
-      if (!(await this.#catchUp(group, signal))) {
+      if (!(await this.#catchUp(group))) {
         this.#shares = false;
         return this.#begin();
       }
@@ -603,17 +604,17 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     } else Object.assign(group, { line: newLine(), number: 0, cursor: this.#cursor ?? present });
     group.isLeading = true;
     this.#post({ state: this.#state });
-    return this.#lead(group, signal);
+    return this.#lead(group);
   }
 
   // Read what lies between this tab and the leader.  Returns false if the hub cannot
   // tell it.
-  async #catchUp(group, signal) {
+  async #catchUp(group) {
     let mine = this.#cursor;
     if (!mine) this.#take({ cursor: group.cursor });
     if (!mine || mine === group.cursor) return true;
     const had = new Set(); // what this tab has, although the leader may yet hand it on
-    const read = (cursor, take) => this.#again(signal, () => this.#replay(cursor(), signal, take));
+    const read = (cursor, take) => this.#again(group.signal, () => this.#replay(cursor(), group.signal, take));
     const coming = ({ id, signal }) => signal || had.add(id);
     const missed = async (event) => {
       const news = newsIn(event);
@@ -627,14 +628,15 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     return true;
   }
 
-  #connect(group, signal) {
+  #connect(group) {
     const channel = (group.channel = new BroadcastChannel(this.#name + this.#identity));
     channel.onmessage = ({ data }) => this.#hear(group, data);
-    signal.addEventListener("abort", () => channel.close());
+    group.signal.addEventListener("abort", () => channel.close());
   }
 
   // Wait for the lock of a group, and hold it up to the end of this life.
-  #hold(group, signal, options) {
+  #hold(group, options) {
+    const { signal } = group;
     return new Promise((resolve) => {
       const hold = (lock) => {
         resolve(Boolean(lock));
@@ -652,7 +654,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     group.isSuspect = true;
     group.channel.postMessage({ isQuestion: true });
     const steal = () => {
-      if (group.isSuspect && group === this.#group && !group.isLeading) this.#hold(group, group.signal, { steal: true });
+      if (group.isSuspect && group === this.#group && !group.isLeading) this.#hold(group, { steal: true });
     };
     setTimeout(steal, ANSWER * (1 + Math.random() / 2));
   }
@@ -699,10 +701,8 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
 
   // Take news, unless this tab has them from elsewhere.
   #accept(group, news) {
-    if (group.had && !news.gap) {
-      // Up to the first update that is new, each cursor may be older than that of this tab.
-      if (!news.update || group.had.has(news.cursor)) return;
-    }
+    // Up to the first update that is new, each cursor may be older than that of this tab.
+    if (group.had && !news.gap && (!news.update || group.had.has(news.cursor))) return;
     group.had = undefined;
     this.#take(news);
   }

@@ -57,16 +57,11 @@ async ([url, options]) => {
 """
 
 
-class Site:
-    """A server of empty pages on its own port.
+class LocalServer:
+    """A server on its own port, with a thread for each request."""
 
-    `?cookie=` sets a cookie, and a POST the one that `renew` returns.
-    """
-
-    renew: Callable[[], str]
-
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Page, self))
+    def __init__(self, handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever)
@@ -75,13 +70,25 @@ class Site:
         self.scheme = "http" if tls is None else "https"
         self.origin = f"{self.scheme}://localhost:{self.port}"
 
-    def visit(self, page: Page, cookie: str = "", host: str = "localhost") -> None:
-        page.goto(f"{self.scheme}://{host}:{self.port}/{'?' + urlencode({'cookie': cookie}) if cookie else ''}")
-
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class Site(LocalServer):
+    """A server of empty pages.
+
+    `?cookie=` sets a cookie, and a POST the one that `renew` returns.
+    """
+
+    renew: Callable[[], str]
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(partial(_Page, self), tls)
+
+    def visit(self, page: Page, cookie: str = "", host: str = "localhost") -> None:
+        page.goto(f"{self.scheme}://{host}:{self.port}/{'?' + urlencode({'cookie': cookie}) if cookie else ''}")
 
 
 class _Page(BaseHTTPRequestHandler):
@@ -107,14 +114,20 @@ class _Page(BaseHTTPRequestHandler):
 
 
 @contextmanager
+def _without_errors(context: BrowserContext) -> Iterator[None]:
+    errors: list[str] = []
+    context.on("weberror", lambda error: errors.append(str(error.error)))
+    yield
+    assert not errors
+
+
+@contextmanager
 def visitor(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
     """A new profile; an error in the scripts of its pages fails the test."""
     with browser.new_context(**options) as context:
         context.add_init_script(FOLLOW)
-        errors: list[str] = []
-        context.on("weberror", lambda error: errors.append(str(error.error)))
-        yield context
-        assert not errors
+        with _without_errors(context):
+            yield context
 
 
 @contextmanager
@@ -132,10 +145,8 @@ def people_browser(browser: Browser, chromium: str, directory: Path) -> Iterator
             port, path = told.read_text().splitlines()
             connected = browser.browser_type.connect_over_cdp(f"ws://127.0.0.1:{port}{path}", no_defaults=True)
             [context] = connected.contexts
-            errors: list[str] = []
-            context.on("weberror", lambda error: errors.append(str(error.error)))
-            yield context
-            assert not errors
+            with _without_errors(context):
+                yield context
         finally:
             process.kill()
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.asgi import application
-from tests.hub.browsing import FLAGS, visitor
+from tests.hub.browsing import FLAGS, Site, visitor
 from tests.hub.server.servers import ServerWire
 from tests.hub.world import FakeConnection, World
 from tests.redis_server import RedisServer
@@ -49,6 +49,14 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Site]:
+    """A site whose pages may read the responses of the hubs."""
+    site = Site()
+    yield site
+    site.close()
 
 
 @pytest.fixture(scope="module")

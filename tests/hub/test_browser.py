@@ -42,14 +42,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[Site]:
-    """A site whose pages may read the responses of the hubs."""
-    site = Site()
-    yield site
-    site.close()
-
-
-@pytest.fixture(scope="module")
 def desk() -> Iterator[Site]:
     """A site whose pages may publish with the cookie and may read nothing."""
     site = Site()

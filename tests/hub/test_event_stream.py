@@ -155,31 +155,32 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 # -- the parser
 
 
-@pytest.mark.parametrize(
-    ("stream", "expected"),
-    [
-        # examples of the standard
-        (b"data: YHOO\ndata: +2\ndata: 10\n\n", [("", "message", "YHOO\n+2\n10")]),
-        (
-            b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n",
-            [("1", "message", "first event"), ("", "message", "second event"), ("", "message", " third event")],
-        ),
-        (b"data\n\ndata\ndata\n\ndata:", [("", "message", ""), ("", "message", "\n")]),
-        (b"data:test\n\ndata: test\n\n", [("", "message", "test"), ("", "message", "test")]),
-        # other rules of the standard
-        (b"\xef\xbb\xbfdata: x\n\n", [("", "message", "x")]),
-        (b"\xef\xbb\xbf\xef\xbb\xbfdata: x\n\ndata: y\n\n", [("", "message", "y")]),
-        (
-            b"data: x\r\rdata: y\r\n\r\ndata: z\n\r\n",
-            [("", "message", "x"), ("", "message", "y"), ("", "message", "z")],
-        ),
-        (b"id: 1\nid: 2\0\ndata: x\n\ndata: y\n\n", [("1", "message", "x"), ("1", "message", "y")]),
-        (b"event: t\n\ndata: x\n\n", [("", "message", "x")]),
-        (b"event: t\ndata: x\n\ndata: y\n\n", [("", "t", "x"), ("", "message", "y")]),
-        (b"retry: 5\n\nid: 7\n\n", []),
-        (b" data: x\nDATA: x\n\n", []),
-    ],
-)
+VECTORS: list[tuple[bytes, list[tuple[str, str, str]]]] = [
+    # examples of the standard
+    (b"data: YHOO\ndata: +2\ndata: 10\n\n", [("", "message", "YHOO\n+2\n10")]),
+    (
+        b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n",
+        [("1", "message", "first event"), ("", "message", "second event"), ("", "message", " third event")],
+    ),
+    (b"data\n\ndata\ndata\n\ndata:", [("", "message", ""), ("", "message", "\n")]),
+    (b"data:test\n\ndata: test\n\n", [("", "message", "test"), ("", "message", "test")]),
+    # other rules of the standard
+    (b"\xef\xbb\xbfdata: x\n\n", [("", "message", "x")]),
+    (b"\xef\xbb\xbf\xef\xbb\xbfdata: x\n\ndata: y\n\n", [("", "message", "y")]),
+    (
+        b"data: x\r\rdata: y\r\n\r\ndata: z\n\r\n",
+        [("", "message", "x"), ("", "message", "y"), ("", "message", "z")],
+    ),
+    (b"id: 1\nid: 2\0\ndata: x\n\ndata: y\n\n", [("1", "message", "x"), ("1", "message", "y")]),
+    (b"event: t\n\ndata: x\n\n", [("", "message", "x")]),
+    (b"event: t\ndata: x\n\ndata: y\n\n", [("", "t", "x"), ("", "message", "y")]),
+    (b"retry: 5\n\nid: 7\n\n", []),
+    (b" data: x\nDATA: x\n\n", []),
+]
+"""Streams, and their events."""
+
+
+@pytest.mark.parametrize(("stream", "expected"), VECTORS)
 def test_the_parser_agrees_with_the_standard(stream: bytes, expected: list[tuple[str, str, str]]) -> None:
     assert read([stream]) == expected
     assert read(cut(stream, [1])) == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Browser, BrowserContext, Page
-
-
-@pytest.fixture(scope="module")
-def shop() -> Iterator[Site]:
-    """A site whose pages may read the responses of the hubs."""
-    site = Site()
-    yield site
-    site.close()
 
 
 @pytest.fixture
@@ -61,9 +53,8 @@ def hub(start_restarting: StartHub) -> Restarting:
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[Script]:
-    script = Script()
-    yield script
-    script.close()
+    with closing(Script()) as script:
+        yield script
 
 
 @pytest.fixture

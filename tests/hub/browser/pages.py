@@ -5,14 +5,12 @@ Each page has `got`, the data of the updates that it was handed, and `log`, all 
 
 from __future__ import annotations
 
-import socket
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-import httpx2
-
 from tests.conftest import HubProcess
-from tests.waiting import HANG
+from tests.hub.metrics.reading import parsed, text_at
+from tests.redis_server import free_port
+from tests.waiting import HANG, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
 PREPARE = """
 window.got = [];
 window.log = [];
-window.begin = async (url, options = {}, module = url.split("?")[0] + "/client.js") => {
-  const { MercureSource } = await import(module);
+window.begin = async (url, options = {}) => {
+  const { MercureSource } = await import(url.split("?")[0] + "/client.js");
   window.source = new MercureSource(url, { onGap: ({ lost }) => log.push(`gap ${lost}`), ...options });
   source.onmessage = ({ data }) => got.push(data);
   source.onopen = () => log.push("open");
@@ -41,13 +39,6 @@ window.isLeading = async () => {
   });
 };
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class StartHub(Protocol):
@@ -105,21 +96,15 @@ def is_open(page: Page) -> None:
 
 def leader_of(pages: list[Page]) -> Page:
     """Return the page that leads; there is one, or will be."""
-    deadline = time.monotonic() + HANG
-    while time.monotonic() < deadline:
-        leading = [page for page in pages if page.evaluate("isLeading()")]
-        assert len(leading) <= 1
-        if leading:
-            return leading[0]
-    locks = pages[0].evaluate("navigator.locks.query().then((found) => JSON.stringify(found))")
-    raise AssertionError(f"no tab leads: {locks}")
+
+    def leading() -> list[Page]:
+        found = [page for page in pages if page.evaluate("isLeading()")]
+        assert len(found) <= 1
+        return found
+
+    return wait_until(leading)[0]
 
 
 def streams(hub: HubProcess) -> int:
     """Return how many streams the hub has."""
-    [line] = [
-        line
-        for line in httpx2.get(hub.metrics_url).text.splitlines()
-        if line.startswith("mercure_subscribers_connected ")
-    ]
-    return int(float(line.split()[1]))
+    return int(parsed(text_at(hub.metrics_url))["mercure_subscribers_connected"])

@@ -6,12 +6,13 @@ import socket
 import struct
 import threading
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import hub
+from tests.hub.browsing import LocalServer
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -33,23 +34,20 @@ class Reply(NamedTuple):
     its path with /read, or `silent` until the end of the server."""
 
 
-class Script:
+class Script(LocalServer):
     """Answers the requests for each path in turn, and all later ones with 204.
 
-    It also has the module, and an empty page at its root.
+    It also has an empty page at its root, and the module below each path.
     """
 
     def __init__(self) -> None:
+        super().__init__(partial(_Request, self))
         self.replies: dict[str, list[Reply | Callable[[dict[str, str]], Reply]]] = {}
         self.asked: dict[str, list[dict[str, str]]] = {}
         """What the headers of the requests were, by path."""
         self.queries: dict[str, list[str]] = {}
         self.is_read: dict[str, threading.Event] = {}
         self.closing = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Request, self))
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.origin = f"http://localhost:{self._server.server_address[1]}"
 
     def add(self, path: str, *replies: Reply | Callable[[dict[str, str]], Reply]) -> str:
         """Return the URL that gets these replies."""
@@ -64,9 +62,7 @@ class Script:
 
     def close(self) -> None:
         self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().close()
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -79,7 +75,7 @@ class _Request(BaseHTTPRequestHandler):
         if path.endswith("/read"):
             self._script.is_read[path.removesuffix("/read")].set()
             reply = Reply(204, {})
-        elif path == "/client.js":
+        elif path.endswith("/client.js"):
             reply = Reply(200, {"Content-Type": "text/javascript"}, MODULE.read_bytes())
         elif path not in self._script.replies:
             reply = Reply(200, {"Content-Type": "text/html"}, b"<!doctype html><title>A page</title>")

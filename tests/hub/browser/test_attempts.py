@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import datetime
 from email.utils import format_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hub.browser.pages import wait_for
+from tests.hub.browser.pages import begin, wait_for
 from tests.hub.browser.script import Reply, Script
 from tests.waiting import wait_until
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 BEGUN = Reply(body=b"id: 1\ndata: a\n\n", end="silent")
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-
-
-def start(page: Page, url: str, options: dict[str, Any] | None = None) -> None:
-    page.evaluate("([url, options]) => begin(url, options, '/client.js')", [url, options or {}])
 
 
 def logged(page: Page, count: int) -> list[str]:
@@ -44,7 +40,7 @@ def stop_clock(page: Page) -> None:
 
 def test_pauses_grow_to_a_minute_and_are_random(page: Page, script: Script) -> None:
     stop_clock(page)
-    start(page, script.add("/grow", *[Reply(502, {})] * 9, BEGUN))
+    begin(page, script.add("/grow", *[Reply(502, {})] * 9, BEGUN))
     for failures in range(9):
         assert logged(page, failures + 1)[-1].startswith("502")
         middle = min(1_000 * 2**failures, 60_000)
@@ -58,7 +54,7 @@ def test_pauses_grow_to_a_minute_and_are_random(page: Page, script: Script) -> N
 def test_after_a_success_pauses_are_short_again_and_as_the_server_says(page: Page, script: Script) -> None:
     stop_clock(page)
     stream = Reply(body=b"retry: 5000\nid: 1\ndata: a\n\n")
-    start(page, script.add("/short", *[Reply(502, {})] * 3, stream, BEGUN))
+    begin(page, script.add("/short", *[Reply(502, {})] * 3, stream, BEGUN))
     for failures in range(3):
         logged(page, failures + 1)
         page.clock.run_for(1_500 * 2**failures)
@@ -75,7 +71,7 @@ def test_retry_after_is_obeyed(form: str, page: Page, script: Script) -> None:
     date = format_datetime(NOW + datetime.timedelta(seconds=10 + 40), usegmt=True)
     reply = Reply(429, {"Retry-After": "40" if form == "seconds" else date})
     path = f"/after/{form}"
-    start(page, script.add(path, reply, BEGUN))
+    begin(page, script.add(path, reply, BEGUN))
     assert logged(page, 1) == ["429: Too Many Requests"]
     page.clock.run_for(38_000)
     page.evaluate("dispatchEvent(new Event('online'))")  # which shortens only its own pauses
@@ -86,7 +82,7 @@ def test_retry_after_is_obeyed(form: str, page: Page, script: Script) -> None:
 
 def test_it_does_not_wait_if_the_network_is_back(page: Page, script: Script) -> None:
     stop_clock(page)
-    start(page, script.add("/online", Reply(502, {}), BEGUN))
+    begin(page, script.add("/online", Reply(502, {}), BEGUN))
     logged(page, 1)
     page.evaluate("dispatchEvent(new Event('online'))")
     wait_for(page, "got.length === 1")
@@ -103,7 +99,7 @@ def test_it_says_why_it_stops(page: Page, script: Script) -> None:
         ]
     ):
         page.reload()
-        start(page, script.add(f"/why/{number}", reply, BEGUN))
+        begin(page, script.add(f"/why/{number}", reply, BEGUN))
         assert logged(page, 1) == [message]
         assert page.evaluate("source.readyState") == 2
 
@@ -113,7 +109,7 @@ def test_it_says_why_it_stops(page: Page, script: Script) -> None:
 TOKENS = """
 (url) => {
   window.asked = 0;
-  return begin(url, { token: async () => `token${++asked}` }, "/client.js");
+  return begin(url, { token: async () => `token${++asked}` });
 }
 """
 
@@ -123,7 +119,7 @@ def bearers(script: Script, path: str) -> list[str]:
 
 
 def test_a_token_is_sent_and_one_that_is_refused_is_final(page: Page, script: Script) -> None:
-    start(page, script.add("/token", Reply(401, {})), {"token": "abc"})
+    begin(page, script.add("/token", Reply(401, {})), {"token": "abc"})
     assert logged(page, 1) == ["401: Unauthorized"]
     assert page.evaluate("source.readyState") == 2
     assert bearers(script, "/token") == ["Bearer abc"]
@@ -153,7 +149,7 @@ def test_a_function_may_fail_and_may_renew_a_cookie_instead(page: Page, script: 
             if (++calls === 1) throw new Error("the login is down");
             document.cookie = `session=${calls}; path=/`;
           };
-          return begin(url, { token }, "/client.js");
+          return begin(url, { token });
         }""",
         url,
     )
@@ -165,7 +161,7 @@ def test_a_function_may_fail_and_may_renew_a_cookie_instead(page: Page, script: 
 
 def test_a_token_follows_no_redirect(page: Page, script: Script) -> None:
     script.add("/elsewhere", BEGUN)
-    start(page, script.add("/redirect", Reply(307, {"Location": "/elsewhere"})), {"token": "abc"})
+    begin(page, script.add("/redirect", Reply(307, {"Location": "/elsewhere"})), {"token": "abc"})
     assert logged(page, 1) == ["a redirect, which the token does not follow"]
     assert script.asked["/elsewhere"] == []
 
@@ -175,7 +171,7 @@ def test_a_token_follows_no_redirect(page: Page, script: Script) -> None:
 
 def test_a_cursor_that_no_header_carries_goes_into_the_query(page: Page, script: Script) -> None:
     ended = Reply(body="retry: 1\nid: é \ndata: a\n\n".encode())
-    start(page, script.add("/cursor", ended, ended), {"lastEventId": "#begin"})
+    begin(page, script.add("/cursor", ended, ended), {"lastEventId": "#begin"})
     wait_for(page, "source.readyState === 2")
     assert script.cursors("/cursor") == ["#begin", "", ""]
     assert script.queries["/cursor"] == [

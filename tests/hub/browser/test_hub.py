@@ -12,7 +12,7 @@ import pytest
 
 from tests.hub.browser.pages import begin, is_open, open_tab, streams, wait_for
 from tests.hub.browsing import freeze
-from tests.hub.test_browser import current, publish, short_lived
+from tests.hub.test_browser import cookie, current, publish, short_lived
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def test_the_cursor_outlives_a_reload_but_not_its_user(page: Page, hub: Restarti
     assert page.evaluate("got") == ["1", "2"]
     page.goto("about:blank")
     publish(hub.process, "a", "3")
-    shop.visit(page, f"mercure_access_token={current(hub.process)}; Path=/; HttpOnly")
+    shop.visit(page, cookie(current(hub.process), "mercure_access_token"))
     page.evaluate(open_it, url)
     wait_for(page, "source.lastEventId && source.readyState === 1 && log.at(-1) === 'open'")
     publish(hub.process, "a", "4")

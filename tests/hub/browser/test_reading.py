@@ -5,27 +5,17 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from tests.hub.test_event_stream import EventSource, Message, cut
+from tests.hub.test_event_stream import VECTORS, EventSource, Message, cut
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-STREAMS = [
-    b"data: YHOO\ndata: +2\ndata: 10\n\n",
-    b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n",
-    b"data\n\ndata\ndata\n\ndata:",
-    b"data:test\n\ndata: test\n\n",
-    b"\xef\xbb\xbfdata: x\n\n",
-    b"\xef\xbb\xbf\xef\xbb\xbfdata: x\n\ndata: y\n\n",
+STREAMS = [stream for stream, _ in VECTORS]
+STREAMS += [
     b"data: \xef\xbb\xbfx\n\n\xef\xbb\xbfdata: y\n\ndata: z\n\n",
-    b"data: x\r\rdata: y\r\n\r\ndata: z\n\r\n",
     b"data: x\r\ndata: y\r\n\r\r\ndata: z\r\n\ndata: half\r",
-    b"id: 1\nid: 2\0\ndata: x\n\ndata: y\n\n",
     b"id: 1\ndata: x\n\nid: 2\ndata: half\n",
-    b"event: t\n\ndata: x\n\n",
-    b"event: t\ndata: x\n\ndata: y\n\n",
     b"event:\ndata: x\n\nevent\ndata: y\n\n",
-    b"retry: 5\n\nid: 7\n\n",
     b" data: x\nDATA: x\ndata : x\n\ndata: a:b:c\n\n",
     b"data:\tx\ndata:  x\ndata: x \n\n",
     "data: a\u2028b\x85c\x0bd\x0ce\n\n".encode(),

@@ -17,7 +17,7 @@ from playwright.sync_api import Error as PlaywrightError
 from tests.hub.browser.pages import Restarting, StartHub, begin, is_open, leader_of, open_tab, streams, wait_for
 from tests.hub.browser.script import Reply, Script
 from tests.hub.browsing import Site, ask, freeze
-from tests.hub.test_browser import current, publish
+from tests.hub.test_browser import cookie, current, publish
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def test_a_follower_that_falls_far_behind_reads_on_for_itself(
 
 def log_in(page: Page, shop: Site, hub: Restarting, user: str) -> None:
     token = current(hub.process, subject=user, subscribe=[f"https://example.com/users/{user}", "a"])
-    shop.visit(page, f"mercure_access_token={token}; Path=/; HttpOnly")
+    shop.visit(page, cookie(token, "mercure_access_token"))
 
 
 TOPIC = "https://example.com/users/{id}"
