@@ -4,6 +4,7 @@ can ask for.
 
 from __future__ import annotations
 
+import datetime
 import signal
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
@@ -46,11 +47,14 @@ def test_a_hub_that_freezes_is_noticed(
     shop.visit(page)
     begin(page, f"{hub.url}?topic=a", {"key": "x"})
     wait_for(page, "source.lastEventId.startsWith('#')")
-    publish(hub.process, "a", "before")
-    wait_for(page, "got.length === 1")
     if not is_alone:
         other = open_tab(tabs, shop, f"{hub.url}?topic=a", {"key": "x"})
         is_open(other)
+    # From here on, only `run_for` and `fast_forward` let time pass.
+    soon = page.evaluate("Date.now()") / 1_000 + 10
+    page.clock.pause_at(datetime.datetime.fromtimestamp(soon, datetime.UTC))
+    publish(hub.process, "a", "before")
+    wait_for(page, "got.length === 1")
     hub.process.process.send_signal(signal.SIGSTOP)
     try:
         if how == "run":
@@ -65,6 +69,7 @@ def test_a_hub_that_freezes_is_noticed(
         wait_for(page, f"log.includes('{SILENT}')")
     finally:
         hub.process.process.send_signal(signal.SIGCONT)
+    page.clock.resume()
     wait_for(page, "log.at(-1) === 'open'")
     publish(hub.process, "a", "after")
     wait_for(page, "got.at(-1) === 'after'")
