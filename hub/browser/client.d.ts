@@ -42,6 +42,11 @@ export type Options = {
      */
     onGap?: (gap: Gap) => void;
     /**
+     * Is called when the page has all that the hub has stored,
+     * and again after each reconnection: later updates are new.  Only for a hub with signals.
+     */
+    onLive?: () => void;
+    /**
      * Only tabs with the same key share a connection.
      */
     key?: string;

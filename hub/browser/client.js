@@ -25,7 +25,7 @@ const LONGEST_PAUSE = 60_000;
 const LONGEST_TIMER = 2 ** 31 - 1; // of setTimeout
 const REFUSALS = 3; // answers 401 in a row, each to a new token
 const MOST = 1_000; // events that wait for a slow page
-const MAY_PASS = [401, 408, 421, 425, 429]; // and all from 500 on
+const MAY_PASS = [408, 421, 425, 429]; // and all from 500 on
 const ANOTHER = "the stream would be that of another user";
 const PLAIN = /^[!-~]([ -~]*[!-~])?$/; // what a header carries unchanged
 
@@ -55,6 +55,8 @@ const CLOSED = 2;
  *   reload, as in `sessionStorage`.
  * @property {AbortSignal} [signal] Closes the source.
  * @property {(gap: Gap) => void} [onGap] Is called if updates may have been lost.
+ * @property {() => void} [onLive] Is called when the page has all that the hub has stored,
+ *   and again after each reconnection: later updates are new.  Only for a hub with signals.
  * @property {string} [key] Only tabs with the same key share a connection.
  */
 
@@ -393,6 +395,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   #fail({ message, status }) {
     if (this.#state === CLOSED) return;
     this.#state = CONNECTING;
+    this.#group.isLive = false;
     this.#post({ state: CONNECTING, error: { message, status } });
     this.#tell(message, status);
   }
@@ -452,9 +455,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
         if (++this.#refusals < REFUSALS) throw new Ending("401: the token is refused", { status: 401 });
       }
       if (response.status !== 200 || !/^text\/event-stream *(;|$)/i.test(response.headers.get("Content-Type"))) {
-        const error = await refusal(response);
-        error.final ||= error.status === 401;
-        throw error;
+        throw await refusal(response);
       }
       this.#refusals = 0;
       if (prefer && !response.headers.get("Preference-Applied")?.includes(prefer)) return;
@@ -555,6 +556,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
           this.#post({ state: this.#state });
         }
         this.#handOn(group, event);
+        if (event.signal?.type === "position") this.#enliven(group);
         while (this.#inbox.length > MOST) await this.#taking;
       };
       try {
@@ -595,14 +597,14 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
         this.#shares = false;
         return this.#begin();
       }
-      this.#learn(answer);
+      this.#learn(group, answer);
       const { waiting } = group;
       group.waiting = undefined;
       for (const message of waiting) this.#heed(group, message);
       await leads;
       if (signal.aborted) return;
     } else Object.assign(group, { line: newLine(), number: 0, cursor: this.#cursor ?? present });
-    group.isLeading = true;
+    Object.assign(group, { isLeading: true, isLive: false });
     this.#post({ state: this.#state });
     return this.#lead(group);
   }
@@ -625,6 +627,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     };
     if (!(await read(() => group.cursor, coming)) || !(await read(() => mine, missed))) return false;
     if (had.size) group.had = had;
+    this.#enliven(group);
     return true;
   }
 
@@ -660,8 +663,8 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   }
 
   #post(news) {
-    const { isLeading, channel, line, number, cursor } = this.#group;
-    if (isLeading) channel?.postMessage({ line, number, cursor, ...news });
+    const { isLeading, channel, line, number, cursor, isLive } = this.#group;
+    if (isLeading) channel?.postMessage({ line, number, cursor, isLive, ...news });
   }
 
   #hear(group, message) {
@@ -683,20 +686,29 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   }
 
   // Take what the leader hands on, if it is the next.
-  #heed(group, { line, number, cursor, update, gap, next, state, error }) {
+  #heed(group, { line, number, cursor, update, gap, next, ...told }) {
     if (group !== this.#group || this.#state === CLOSED) return;
     const isNext = Boolean(update || gap);
     if (line !== group.line || number > group.number + isNext || this.#inbox.length > MOST) return this.#begin();
     if (number < group.number + isNext) return; // this tab has it
     Object.assign(group, next ? { line: next, number: 0, cursor } : { number, cursor });
     this.#accept(group, { cursor, update, gap });
-    this.#learn({ state, error });
+    this.#learn(group, told);
   }
 
   // Learn how the stream of the leader is.
-  #learn({ state, error }) {
+  #learn(group, { state, error, isLive }) {
     if (state === OPEN) this.#open();
     else if (error) this.#fail(error);
+    if (isLive) this.#enliven(group);
+  }
+
+  // Tell all tabs, once, that they have what the hub has stored.
+  #enliven(group) {
+    if (group.isLive) return;
+    group.isLive = true;
+    this.#post({});
+    this.#take({ isLive: true });
   }
 
   // Take news, unless this tab has them from elsewhere.
@@ -718,12 +730,19 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   async #show() {
     this.#isTaking = true;
     for (let news; (news = this.#inbox.shift()); ) {
+      if (news.isLive) {
+        this.#call(this.#options.onLive);
+        continue;
+      }
       const waits = [];
       this.#cursor = news.cursor;
       try {
         this.#options.storage?.setItem(this.#name, JSON.stringify({ cursor: this.#cursor, identity: this.#identity }));
       } catch {} // it is full
-      if (news.gap) this.#tellGap(news.gap);
+      if (news.gap) {
+        this.#call(this.#options.onGap, news.gap);
+        if (this.#load) this.follow(this.#load);
+      }
       if (news.update) {
         const { type, data } = news.update;
         const event = new MessageEvent(type, { data, lastEventId: news.cursor, origin: this.#url.origin });
@@ -734,13 +753,13 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     this.#isTaking = false;
   }
 
-  #tellGap(gap) {
+  // Call a function of the page, if it has one; an error in it is the page's.
+  #call(listener, value) {
     try {
-      this.#options.onGap?.(gap);
+      listener?.(value);
     } catch (error) {
       Promise.reject(error); // so that it is reported
     }
-    if (this.#load) this.follow(this.#load);
   }
 
   // -- time

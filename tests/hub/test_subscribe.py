@@ -654,7 +654,7 @@ async def test_r27_search_engines_are_asked_to_read_nothing() -> None:
 
 
 async def test_r100_the_hub_serves_the_module_to_all_origins() -> None:
-    async with application() as app:
+    async with application(cors_origins=["https://desk.example"]) as app:
         answer = await ask(app, "GET", f"{PATH}/client.js", [("Origin", "https://shop.example")])
         assert (answer.status, answer.body) == (
             200,

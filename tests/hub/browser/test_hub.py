@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SILENT = "the hub has fallen silent"
 BOOK = "https://example.com/books/1"
-HEARTBEAT = 15_000  # milliseconds, by default
+HEARTBEAT = 120_000  # milliseconds; none comes while the test gets ready
 
 
 @pytest.fixture
@@ -40,8 +40,9 @@ def page(tabs: BrowserContext, shop: Site) -> Page:
 @pytest.mark.parametrize("is_alone", [True, False])
 @pytest.mark.parametrize("how", ["run", "wake"])
 def test_a_hub_that_freezes_is_noticed(
-    how: str, is_alone: bool, tabs: BrowserContext, shop: Site, hub: Restarting
+    how: str, is_alone: bool, tabs: BrowserContext, shop: Site, start_restarting: StartHub
 ) -> None:
+    hub = start_restarting(HUB_HEARTBEAT=str(HEARTBEAT // 1_000))
     tabs.clock.install()
     pages = [open_tab(tabs, shop, f"{hub.url}?topic=a")]
     wait_for(pages[0], "source.lastEventId.startsWith('#')")
@@ -124,6 +125,35 @@ def test_a_gap_is_told_before_the_next_update(page: Page, hub: Restarting) -> No
     begin(page, f"{hub.url}?topic=a", {"lastEventId": "urn:uuid:forgotten"})
     wait_for(page, "got.length === 1")
     assert page.evaluate("log") == ["open", "gap some"]
+
+
+def test_each_tab_is_told_once_that_it_has_all_that_the_hub_has(
+    tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    open_it = "([url, lastEventId]) => begin(url, { lastEventId, onLive: () => got.push('live') })"
+    stored = ["0", "1"]
+    for data in stored:
+        publish(hub.process, "a", data)
+    pages = []
+    for begins_at in ["earliest", "earliest", None]:
+        page = tabs.new_page()
+        shop.visit(page)
+        page.evaluate(open_it, [f"{hub.url}?topic=a", begins_at])
+        wait_for(page, "got.includes('live')")
+        pages.append(page)
+    assert streams(hub.process) == 1
+    publish(hub.process, "a", "2")
+    for page in pages:
+        wait_for(page, "got.includes('2')")
+    hub.kill()
+    hub.start()
+    for page in pages:
+        wait_for(page, "got.at(-1) === 'live'")
+    publish(hub.process, "a", "3")
+    for page in pages:
+        wait_for(page, "got.includes('3')")
+    late = ["live", "2", "live", "3"]
+    assert [page.evaluate("got") for page in pages] == [[*stored, *late], [*stored, *late], late]
 
 
 def test_a_page_gets_presence_although_signals_have_its_type(page: Page, start_restarting: StartHub) -> None:
