@@ -604,7 +604,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
       await leads;
       if (signal.aborted) return;
     } else Object.assign(group, { line: newLine(), number: 0, cursor: this.#cursor ?? present });
-    Object.assign(group, { isLeading: true, isLive: false });
+    group.isLeading = true;
     this.#post({ state: this.#state });
     return this.#lead(group);
   }
@@ -627,7 +627,6 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     };
     if (!(await read(() => group.cursor, coming)) || !(await read(() => mine, missed))) return false;
     if (had.size) group.had = had;
-    this.#enliven(group);
     return true;
   }
 

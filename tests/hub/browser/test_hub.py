@@ -130,7 +130,10 @@ def test_a_gap_is_told_before_the_next_update(page: Page, hub: Restarting) -> No
 def test_each_tab_is_told_once_that_it_has_all_that_the_hub_has(
     tabs: BrowserContext, shop: Site, hub: Restarting
 ) -> None:
-    open_it = "([url, lastEventId]) => begin(url, { lastEventId, onLive: () => got.push('live') })"
+    open_it = """async ([url, lastEventId]) => {
+      await begin(url, { lastEventId, onLive: () => got.push("live") });
+      source.addEventListener("message", ({ waitUntil }) => waitUntil(new Promise((done) => setTimeout(done, 50))));
+    }"""
     stored = ["0", "1"]
     for data in stored:
         publish(hub.process, "a", data)
