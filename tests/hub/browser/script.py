@@ -31,7 +31,8 @@ class Reply(NamedTuple):
     body: bytes = b""
     end: str = "close"
     """How it ends: `close`, `cut` within a chunk, `reset` once the page has asked for
-    its path with /read, or `silent` until the end of the server."""
+    its path with /read, or `silent` until the end of the server.  With `flood`, it is
+    noted if the page does not read all of it."""
 
 
 class Script(LocalServer):
@@ -47,6 +48,9 @@ class Script(LocalServer):
         """What the headers of the requests were, by path."""
         self.queries: dict[str, list[str]] = {}
         self.is_read: dict[str, threading.Event] = {}
+        self.is_sent: dict[str, threading.Event] = {}
+        self.is_held_back: dict[str, threading.Event] = {}
+        """Whether all of a flood is sent; and whether the page has not read on."""
         self.closing = threading.Event()
 
     def add(self, path: str, *replies: Reply | Callable[[dict[str, str]], Reply]) -> str:
@@ -55,6 +59,8 @@ class Script(LocalServer):
         self.asked[path] = []
         self.queries[path] = []
         self.is_read[path] = threading.Event()
+        self.is_sent[path] = threading.Event()
+        self.is_held_back[path] = threading.Event()
         return self.origin + path
 
     def cursors(self, path: str) -> list[str]:
@@ -107,6 +113,9 @@ class _Request(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
             body = reply.body
         self.end_headers()
+        if reply.end == "flood":
+            self._flood(path, body)
+            return
         self.wfile.write(body)
         if reply.end == "cut":
             self.wfile.write(b"40\r\ndata: half")
@@ -115,6 +124,16 @@ class _Request(BaseHTTPRequestHandler):
             self._reset()
         elif reply.end == "silent":
             self._script.closing.wait()
+
+    def _flood(self, path: str, body: bytes) -> None:
+        rest = memoryview(body)
+        self.connection.settimeout(1)  # all buffers are full
+        while rest:
+            try:
+                rest = rest[self.connection.send(rest) :]
+            except TimeoutError:
+                self._script.is_held_back[path].set()
+        self._script.is_sent[path].set()
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -5,10 +5,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from tests.hub.browser.pages import wait_for
+from tests.hub.browser.script import Reply
 from tests.hub.test_event_stream import VECTORS, EventSource, Message, cut
+from tests.waiting import HANG, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+
+    from tests.hub.browser.script import Script
 
 STREAMS = [stream for stream, _ in VECTORS]
 STREAMS += [
@@ -84,3 +89,26 @@ def test_the_events_are_those_of_the_standard(page: Page) -> None:
     assert sum(len(events) for _, events in expected) > 1_000
     for chunks, (cursor, events), right in zip(cuts, found, expected, strict=True):
         assert (cursor, [Message(*event) for event in events]) == right, chunks
+
+
+def test_a_page_that_takes_no_more_holds_the_server_back(page: Page, script: Script) -> None:
+    """Its memory does not grow: what it has not read waits at the server."""
+    count = 10_000
+    padding = b":" + b"x" * 10_000  # in all, more than the buffers on the way can hold
+    body = b"".join(b"%b\nid: %d\ndata: %d\n\n" % (padding, number, number) for number in range(count))
+    page.evaluate(
+        """async (url) => {
+          await begin(url, {});
+          window.go = new Promise((resolve) => (window.goOn = resolve));
+          source.addEventListener("message", (event) => event.waitUntil(go));
+        }""",
+        script.add("/flood", Reply(body=body, end="flood")),
+    )
+    held_back, sent = script.is_held_back["/flood"], script.is_sent["/flood"]
+    wait_until(lambda: held_back.is_set() or sent.is_set())
+    assert not sent.is_set()
+    assert page.evaluate("got") == ["0"]
+    page.evaluate("goOn()")
+    wait_for(page, "(count) => got.length === count", count)
+    assert sent.wait(HANG)
+    assert page.evaluate("got") == [*map(str, range(count))]
