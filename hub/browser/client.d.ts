@@ -25,7 +25,7 @@ export type Options = {
      */
     token?: string | (() => string | void | Promise<string | void>);
     /**
-     * The cursor to begin at.
+     * The cursor to begin at, if the storage has none.
      */
     lastEventId?: string;
     /**
@@ -58,8 +58,12 @@ export type Failure = Event & {
     message: string;
     status?: number;
 };
-export type Target = Omit<EventTarget, "addEventListener"> & {
-    addEventListener(type: string, listener: (event: any) => void, options?: boolean | AddEventListenerOptions): void;
+export type Listener = ((event: any) => void) | {
+    handleEvent(event: any): void;
+} | null;
+export type Target = Omit<EventTarget, "addEventListener" | "removeEventListener"> & {
+    addEventListener(type: string, listener: Listener, options?: boolean | AddEventListenerOptions): void;
+    removeEventListener(type: string, listener: Listener, options?: boolean | EventListenerOptions): void;
 };
 export type Matchers = Iterable<[string, string]> | Record<string, string | string[]>;
 declare const MercureSource_base: new () => Target;

@@ -21,9 +21,11 @@ const ANSWER = 2_000; // milliseconds in which a leader answers, unless it hangs
 const WAKING = 1_000; // milliseconds in which bytes arrive that have waited for a sleeping page
 const TICK = 1_000; // milliseconds between two looks at the clock
 const PAUSE = 1_000; // milliseconds before the second attempt, unless the server says otherwise
+const SHORTEST_PAUSE = 100;
 const LONGEST_PAUSE = 60_000;
+const TOKEN_LIFE = 0.8; // the part of a token's life after which another is asked for
 const LONGEST_TIMER = 2 ** 31 - 1; // of setTimeout
-const REFUSALS = 3; // answers 401 in a row, each to a new token
+const REFUSALS = 3; // new tokens in a row that are answered with 401
 const MOST = 1_000; // events that wait for a slow page
 const MAY_PASS = [408, 421, 425, 429]; // and all from 500 on
 const ANOTHER = "the stream would be that of another user";
@@ -50,7 +52,7 @@ const CLOSED = 2;
  * @property {string | (() => string | void | Promise<string | void>)} [token] A token for
  *   the header `Authorization`, or a function that gets a new one.  It is called before
  *   the old one expires and after a 401, may renew a cookie instead, and return nothing.
- * @property {string} [lastEventId] The cursor to begin at.
+ * @property {string} [lastEventId] The cursor to begin at, if the storage has none.
  * @property {Pick<Storage, "getItem" | "setItem">} [storage] Where the cursor outlives a
  *   reload, as in `sessionStorage`.
  * @property {AbortSignal} [signal] Closes the source.
@@ -71,8 +73,11 @@ const CLOSED = 2;
  */
 
 /**
- * @typedef {Omit<EventTarget, "addEventListener"> & { addEventListener(type: string,
- *   listener: (event: any) => void, options?: boolean | AddEventListenerOptions): void }} Target
+ * @typedef {((event: any) => void) | { handleEvent(event: any): void } | null} Listener
+ * @typedef {Omit<EventTarget, "addEventListener" | "removeEventListener"> & {
+ *   addEventListener(type: string, listener: Listener, options?: boolean | AddEventListenerOptions): void,
+ *   removeEventListener(type: string, listener: Listener, options?: boolean | EventListenerOptions): void,
+ * }} Target
  */
 
 /**
@@ -82,14 +87,17 @@ const CLOSED = 2;
 
 // Why an attempt has failed or, if it is final, all later ones would.
 class Ending extends Error {
-  constructor(message, { status, pause, final = false, isOfAnother = false } = {}) {
+  constructor(message, { status, pause, final = false, isOfAnother = false, isOfToken = false } = {}) {
     super(message);
     this.status = status;
     this.pause = pause; // milliseconds, if the server says so
     this.final = final;
     this.isOfAnother = isOfAnother; // whether the stream is that of another user
+    this.isOfToken = isOfToken; // whether the page has got no token
   }
 }
+
+const RENEWAL = new Ending("the token is renewed");
 
 // Measures milliseconds with two clocks, because one may stop while the computer sleeps.
 class Watch {
@@ -102,6 +110,13 @@ class Watch {
     return Math.max(Date.now() - this.start[0], performance.now() - this.start[1]);
   }
 }
+
+// Settles as the promise does, or fails if the signal aborts before.
+const unless = (signal, promise) =>
+  new Promise((resolve, reject) => {
+    promise.then(resolve, reject);
+    signal.addEventListener("abort", reject);
+  });
 
 // Read a stream as the HTML standard says.  Yields what stands before each blank line;
 // without data, it is no event.  `EventSource.fromReadableStream` may replace this.
@@ -149,9 +164,10 @@ function signalIn({ type, data }) {
 
 // What an event of a stream means for the page: a cursor, and perhaps a gap or an update.
 function newsIn({ id, type, data, signal }) {
+  const { asked, lost, reason } = signal ?? {};
   return {
     cursor: id,
-    gap: signal?.type === "gap" && signal.lost !== "nothing" ? signal : undefined,
+    gap: signal?.type === "gap" && lost !== "nothing" ? { asked, lost, reason } : undefined,
     update: !signal && data !== undefined ? { type, data } : undefined,
   };
 }
@@ -171,10 +187,10 @@ async function refusal(response) {
   if (response.type === "opaqueredirect") return new Ending("a redirect, which the token does not follow", { final: true });
   if (status === 200) return new Ending(`${headers.get("Content-Type")} is no event stream`, { status, final: true });
   if (status === 204) return new Ending("204: the server wants no reconnection", { status, final: true });
-  const { detail } = await response.json().catch(() => ({}));
+  const problem = await response.json().catch(() => {});
   const after = headers.get("Retry-After");
   const pause = after ? (/^\d+$/.test(after) ? after * 1_000 : Date.parse(after) - Date.now()) : NaN;
-  return new Ending(`${status}: ${detail ?? statusText}`, {
+  return new Ending(`${status}: ${problem?.detail ?? statusText}`, {
     status,
     pause: pause >= 0 ? pause : undefined,
     final: status < 500 && !MAY_PASS.includes(status),
@@ -216,11 +232,13 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   /** @type {string | undefined} */
   #cursor; // the page has all up to here
   #identity; // whose stream it is
+  #place; // in the storage
   #stored; // what was in the storage: a cursor, and whose it was
   #load; // loads the state, for `follow`
   #isLoaded = false;
-  #token; // the last one of the function, and when the next is due
+  #token; // the last one of the function, whether it was used before, and when the next is due
   #refusals = 0;
+  #failures = 0; // attempts in a row
   #heartbeat; // the interval in milliseconds; 0 for none, undefined if the hub has not told it
   #pause = PAUSE;
   #shares = Boolean(globalThis.navigator?.locks && globalThis.BroadcastChannel);
@@ -233,6 +251,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   #life; // ends when this tab begins again
   #end = new AbortController(); // when it is closed
   #isAsleep = false;
+  #ticks;
 
   /**
    * @param {string | URL} url The hub, with the parameters of the subscription.
@@ -243,9 +262,10 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     this.#url = new URL(url, globalThis.location?.href);
     this.#options = options;
     try {
-      this.#stored = JSON.parse(options.storage?.getItem(this.#name));
+      this.#place = this.#name; // also if the URL changes
+      this.#stored = JSON.parse(options.storage?.getItem(this.#place));
     } catch {} // it is not ours
-    this.#cursor = options.lastEventId ?? this.#stored?.cursor;
+    this.#cursor = this.#stored?.cursor ?? options.lastEventId;
     for (const type of ["open", "message", "error"]) this.addEventListener(type, (event) => this[`on${type}`]?.(event));
     const { signal } = this.#end;
     const listen = (target, type, hear) => target?.addEventListener?.(type, hear, { signal });
@@ -258,8 +278,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     listen(globalThis, "pagehide", sleep);
     listen(globalThis, "pageshow", wake);
     listen(globalThis, "online", wake);
-    const ticks = setInterval(() => this.#tick(), TICK);
-    listen(signal, "abort", () => clearInterval(ticks));
+    this.#ticks = setInterval(() => this.#tick(), TICK);
     if (options.signal?.aborted) this.close();
     else this.#begin();
   }
@@ -285,6 +304,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     this.#state = CLOSED;
     this.#inbox = [];
     this.#stop();
+    clearInterval(this.#ticks);
     this.#end.abort();
   }
 
@@ -349,21 +369,26 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
 
   // Make attempts until one succeeds, and return its result.
   async #again(signal, attempt) {
-    for (let failures = 0; ; failures++) {
+    for (;;) {
       try {
-        return await attempt();
+        const result = await attempt();
+        this.#failures = 0;
+        return result;
       } catch (error) {
-        await this.#recover(error, failures, signal);
+        await this.#recover(error, signal);
       }
     }
   }
 
   // Wait after an attempt that has failed.  Throws the error if another is of no use.
-  async #recover(error, failures, signal) {
+  async #recover(error, signal) {
     if (signal.aborted || error.final) throw error;
     this.#fail(error);
-    const grown = Math.min(LONGEST_PAUSE, this.#pause * 2 ** failures);
-    const pause = error.pause === undefined ? grown * (0.5 + Math.random()) : error.pause * (1 + Math.random() / 2);
+    const grown = Math.min(LONGEST_PAUSE, this.#pause * 2 ** this.#failures++);
+    const pause = Math.max(
+      error.pause === undefined ? grown * (0.5 + Math.random()) : error.pause * (1 + Math.random() / 2),
+      SHORTEST_PAUSE,
+    );
     const due = Date.now() + pause;
     await new Promise((resolve) => {
       setTimeout(resolve, Math.min(pause, LONGEST_TIMER));
@@ -420,12 +445,13 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
 
   // -- requests
 
-  // Make one request, and take its events, until one of them is enough.
+  // Make one request, and take its events, until one of them is enough.  Returns false
+  // if the server does not know what it should prefer.
   async #ask(cursor, signal, take, prefer) {
     const controller = new AbortController();
-    const request = { watch: new Watch().restart(), hasHead: false };
-    request.giveUp = () => {
-      request.error = new Ending("the hub has fallen silent");
+    const request = { watch: new Watch().restart(), isStream: !prefer, hasToken: false, isRead: false };
+    request.stop = (error) => {
+      request.error = error;
       controller.abort();
     };
     const abort = () => controller.abort();
@@ -439,7 +465,11 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
       if (PLAIN.test(cursor ?? "")) headers["Last-Event-ID"] = cursor;
       else if (cursor) url.searchParams.set("last_event_id", cursor);
       if (prefer) headers.Prefer = prefer;
-      const token = await this.#bearer();
+      const token = await unless(controller.signal, this.#bearer()).catch((error) => {
+        throw new Ending(error?.message ?? error, { isOfToken: true });
+      });
+      request.hasToken = true;
+      request.watch.restart();
       if (token) headers.Authorization = `Bearer ${token}`;
       const response = await fetch(url, {
         headers,
@@ -448,17 +478,18 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
         redirect: token ? "manual" : "follow",
         signal: controller.signal,
       });
-      request.hasHead = true;
       request.watch.restart();
       if (response.status === 401 && typeof this.#options.token === "function") {
+        const isOld = this.#token?.isOld;
         this.#token = undefined;
-        if (++this.#refusals < REFUSALS) throw new Ending("401: the token is refused", { status: 401 });
+        if (isOld || ++this.#refusals < REFUSALS) throw new Ending("401: the token is refused", { status: 401 });
       }
       if (response.status !== 200 || !/^text\/event-stream *(;|$)/i.test(response.headers.get("Content-Type"))) {
         throw await refusal(response);
       }
+      request.isRead = true;
       this.#refusals = 0;
-      if (prefer && !response.headers.get("Preference-Applied")?.includes(prefer)) return;
+      if (prefer && !response.headers.get("Preference-Applied")?.includes(prefer)) return false;
       // A hub without signals may say nothing for long.
       if (!prefer && !this.#identity) timer = setTimeout(() => this.#open(), this.#shares ? WAKING : 0);
       const heard = () => request.watch.restart();
@@ -492,13 +523,27 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   async #bearer() {
     const { token } = this.#options;
     if (typeof token !== "function") return token;
-    const now = Date.now();
-    if (!this.#token || now >= this.#token.due) {
-      const text = await token();
-      const life = text ? expiry(text) - now : 0;
-      this.#token = { text, due: now + (life > 0 ? 0.9 * life : Infinity) };
-    }
+    if (this.#token && Date.now() < this.#token.due) this.#token.isOld = true;
+    else this.#token = await this.#newToken();
     return this.#token.text;
+  }
+
+  async #newToken() {
+    const now = Date.now();
+    const text = await this.#options.token();
+    const life = text ? expiry(text) - now : 0;
+    return { text, isOld: false, due: now + (life > 0 ? TOKEN_LIFE * life : Infinity) };
+  }
+
+  // Go on with another token, before that of the stream expires.
+  async #renew() {
+    const old = this.#token;
+    if (!this.#requests.size || !(Date.now() >= old?.due)) return;
+    old.due = Infinity; // if there is no other, it is of use until the hub ends the stream
+    const token = await this.#newToken().catch(() => old);
+    if (this.#token !== old) return;
+    this.#token = token;
+    for (const { isStream, stop } of this.#requests) if (isStream && token !== old) stop(RENEWAL);
   }
 
   // Note whose stream it is, before any of its updates is handed on.
@@ -506,14 +551,16 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     if (!this.#identity) {
       this.#identity = identity;
       if (this.#stored && this.#stored.identity !== identity && this.#cursor === this.#stored.cursor) {
-        this.#cursor = undefined;
+        this.#cursor = this.#options.lastEventId;
         this.#begin();
         throw new Ending("the cursor was another user's");
       }
     } else if (!identity) {
       throw new Ending("the hub does not say whose stream it is");
     } else if (identity !== this.#identity) {
-      throw new Ending(ANOTHER, { final: true, isOfAnother: true });
+      const final = !this.#token?.isOld; // a cookie may have come to its end
+      this.#token = undefined;
+      throw new Ending(ANOTHER, { final, isOfAnother: true });
     }
   }
 
@@ -524,7 +571,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
       if (this.#identity) await take?.(event);
       return (isWhole = event.signal?.type === "position");
     };
-    await this.#ask(cursor, signal, takeOne, "wait=0");
+    if ((await this.#ask(cursor, signal, takeOne, "wait=0")) === false) return false;
     if (this.#identity && !isWhole) throw new Ending("the answer was cut short");
     return isWhole;
   }
@@ -537,17 +584,22 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   }
 
   async #isLed() {
-    const { held } = await navigator.locks.query();
+    let held = [];
+    try {
+      ({ held } = await navigator.locks.query());
+    } catch {
+      this.#shares = false; // a sandbox, or a browser that stores nothing, may refuse them
+    }
     return held.some(({ name }) => name.startsWith(this.#name));
   }
 
   // Lead: read the stream, and hand it on.
   async #lead(group) {
     const { signal } = group;
-    for (let failures = 0; ; failures++) {
+    for (;;) {
       let isLed = false;
       const take = async (event) => {
-        failures = 0;
+        this.#failures = 0;
         if (this.#shares && this.#identity && !group.channel) {
           isLed = !(await this.#hold(group, { ifAvailable: true }));
           if (isLed) this.#cursor ??= event.id;
@@ -557,14 +609,19 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
         }
         this.#handOn(group, event);
         if (event.signal?.type === "position") this.#enliven(group);
-        while (this.#inbox.length > MOST) await this.#taking;
+        if (this.#inbox.length <= MOST) return false;
+        if (!group.channel) await this.#taking;
+        else this.#begin(); // the others need not wait
+        return Boolean(group.channel);
       };
       try {
         await this.#ask(group.cursor, signal, take);
         if (isLed) return this.#join(signal, this.#cursor);
         throw new Ending("the stream has ended");
       } catch (error) {
-        await this.#recover(error, failures, signal);
+        if (error === RENEWAL && !signal.aborted) continue;
+        await this.#recover(error, signal);
+        if (error.isOfToken && group.channel) return this.#begin(); // another tab may get one
       }
     }
   }
@@ -593,7 +650,9 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     const answer = await Promise.race([leads, answered]);
     if (signal.aborted) return;
     if (answer) {
-      if (!(await this.#catchUp(group))) {
+      const isWhole = await this.#catchUp(group);
+      if (signal.aborted) return;
+      if (!isWhole) {
         this.#shares = false;
         return this.#begin();
       }
@@ -615,17 +674,18 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     let mine = this.#cursor;
     if (!mine) this.#take({ cursor: group.cursor });
     if (!mine || mine === group.cursor) return true;
-    const had = new Set(); // what this tab has, although the leader may yet hand it on
+    const missed = new Set();
+    const had = new Set(); // what this tab has, although the leader will hand it on
     const read = (cursor, take) => this.#again(group.signal, () => this.#replay(cursor(), group.signal, take));
-    const coming = ({ id, signal }) => signal || had.add(id);
-    const missed = async (event) => {
+    const takeMissed = async (event) => {
       const news = newsIn(event);
       mine = news.cursor;
-      if (news.update) had.add(mine);
+      if (news.update) missed.add(mine);
       this.#take(news);
       while (this.#inbox.length > MOST) await this.#taking;
     };
-    if (!(await read(() => group.cursor, coming)) || !(await read(() => mine, missed))) return false;
+    const note = (event) => newsIn(event).update && missed.has(event.id) && had.add(event.id);
+    if (!(await read(() => mine, takeMissed)) || !(await read(() => group.cursor, note))) return false;
     if (had.size) group.had = had;
     return true;
   }
@@ -675,7 +735,8 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     if (message.isQuestion || group.isLeading) return;
     group.watch.restart();
     group.isSuspect = false;
-    if (!group.waiting) this.#heed(group, message);
+    if (group.waiting?.length > MOST) this.#begin();
+    else if (!group.waiting) this.#heed(group, message);
     else if (group.line) group.waiting.push(message);
     else if (message.state !== undefined) {
       const { line, number, cursor } = message;
@@ -712,9 +773,13 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
 
   // Take news, unless this tab has them from elsewhere.
   #accept(group, news) {
-    // Up to the first update that is new, each cursor may be older than that of this tab.
-    if (group.had && !news.gap && (!news.update || group.had.has(news.cursor))) return;
-    group.had = undefined;
+    // Up to the last of those, each cursor of the leader is older than that of this tab.
+    if (group.had) {
+      const isNew = news.update && !group.had.delete(news.cursor);
+      if (isNew || !group.had.size) group.had = undefined;
+      if (!isNew && !news.gap) return;
+      if (!isNew) news = { gap: news.gap };
+    }
     this.#take(news);
   }
 
@@ -734,10 +799,6 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
         continue;
       }
       const waits = [];
-      this.#cursor = news.cursor;
-      try {
-        this.#options.storage?.setItem(this.#name, JSON.stringify({ cursor: this.#cursor, identity: this.#identity }));
-      } catch {} // it is full
       if (news.gap) {
         this.#call(this.#options.onGap, news.gap);
         if (this.#load) this.follow(this.#load);
@@ -748,6 +809,10 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
         this.dispatchEvent(Object.assign(event, { waitUntil: (promise) => waits.push(promise) }));
       }
       if (waits.length) await Promise.allSettled(waits);
+      this.#cursor = news.cursor ?? this.#cursor;
+      try {
+        this.#options.storage?.setItem(this.#place, JSON.stringify({ cursor: this.#cursor, identity: this.#identity }));
+      } catch {} // it is full
     }
     this.#isTaking = false;
   }
@@ -782,11 +847,13 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
   #tick(isWaking = false) {
     const beat = this.#heartbeat ?? PATIENCE / HEARTBEATS;
     const limit = beat ? Math.max(isWaking ? 0 : HEARTBEATS * beat, beat + LATE) : Infinity;
-    for (const { hasHead, watch, giveUp } of this.#requests) {
+    for (const { hasToken, isRead, watch, stop } of this.#requests) {
       // A hub without signals may have no heartbeats.
-      const most = hasHead ? (this.#identity ? limit : Infinity) : Math.min(limit, PATIENCE);
-      if (watch.elapsed > most) giveUp();
+      const most = isRead ? (this.#identity ? limit : Infinity) : Math.min(limit, PATIENCE);
+      if (watch.elapsed <= most) continue;
+      stop(new Ending(hasToken ? "the hub has fallen silent" : "no token has come", { isOfToken: !hasToken }));
     }
+    this.#renew();
     const group = this.#group;
     if (group.watch && !group.isLeading && (isWaking || group.watch.elapsed > limit)) this.#suspect(group);
     this.#endPause(false);
