@@ -118,7 +118,7 @@ def _without_errors(context: BrowserContext) -> Iterator[None]:
     errors: list[str] = []
     context.on("weberror", lambda error: errors.append(str(error.error)))
     yield
-    assert not errors
+    assert not errors, errors
 
 
 @contextmanager

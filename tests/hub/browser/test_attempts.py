@@ -86,6 +86,27 @@ def test_retry_after_is_obeyed(form: str, page: Page, script: Script) -> None:
     is_asked(script, path, 2)
 
 
+def test_a_server_that_wants_no_pause_is_asked_after_a_tenth_of_a_second(page: Page, script: Script) -> None:
+    stop_clock(page)
+    page.evaluate("() => { Math.random = () => 0; }")
+    now = Reply(503, {"Retry-After": "0"})
+    begin(page, script.add("/at-once", now, now, Reply(body=b"retry: 0\nid: 1\ndata: a\n\n"), Reply(502, {}), BEGUN))
+    for failures in range(3):
+        logged(page, 1 + failures + (failures > 1))
+        passes(page, script, "/at-once", 100)
+
+
+def test_a_refusal_that_has_no_end_is_given_up(page: Page, script: Script) -> None:
+    stop_clock(page)
+    begin(page, script.add("/endless", Reply(503, {}, end="silent"), BEGUN))
+    is_asked(script, "/endless", 1)
+    while page.evaluate("log.length") == 0:  # the head may come while the clock runs
+        page.clock.run_for(30_000)
+    assert logged(page, 1)[0] == "the hub has fallen silent"
+    page.evaluate("dispatchEvent(new Event('online'))")
+    wait_for(page, "got.length === 1")
+
+
 def test_it_does_not_wait_if_the_network_is_back(page: Page, script: Script) -> None:
     stop_clock(page)
     begin(page, script.add("/online", Reply(502, {}), BEGUN))
@@ -100,6 +121,7 @@ def test_it_says_why_it_stops(page: Page, script: Script) -> None:
         [
             (Reply(204, {}), "204: the server wants no reconnection"),
             (Reply(403, problem, b'{"detail": "The token grants nothing."}'), "403: The token grants nothing."),
+            (Reply(403, problem, b"null"), "403: Forbidden"),
             (Reply(404, {}), "404: Not Found"),
             (Reply(200, {"Content-Type": "text/html"}), "text/html is no event stream"),
         ]
@@ -138,6 +160,35 @@ def test_a_function_is_asked_for_another_token_after_a_401(page: Page, script: S
     wait_for(page, "source.readyState === 2")
     assert bearers(script, path) == [f"Bearer token{number}" for number in (1, 2, 2, 3, 4, 4, 4)]
     assert page.evaluate("got.length") == 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_token_is_renewed_before_it_expires(fails: bool, page: Page, script: Script) -> None:
+    stop_clock(page)
+    path = f"/early/{fails}"
+    page.evaluate(
+        """([url, fails]) => {
+          window.calls = 0;
+          const token = async () => {
+            if (++calls === 2 && fails) throw new Error("not now");
+            return `x.${btoa(JSON.stringify({ exp: Date.now() / 1_000 + 100 }))}.${calls}`;
+          };
+          return begin(url, { token });
+        }""",
+        [script.add(path, BEGUN, BEGUN), fails],
+    )
+    wait_for(page, "got.length === 1")
+    page.clock.run_for(79_000)
+    assert page.evaluate("calls") == 1
+    page.clock.run_for(2_000)
+    if not fails:
+        wait_for(page, "got.length === 2")
+        assert [token[-1] for token in bearers(script, path)] == ["1", "2"]
+        page.clock.run_for(78_000)
+    # The stream that there is goes on, and no page is told of it.
+    assert page.evaluate("calls") == 2
+    assert page.evaluate("log") == ["open"]
+    assert len(script.asked[path]) == (1 if fails else 2)
 
 
 def test_it_stops_if_three_new_tokens_in_a_row_are_refused(page: Page, script: Script) -> None:

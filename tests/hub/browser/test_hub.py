@@ -122,9 +122,13 @@ def test_a_token_that_expires_three_times_loses_nothing(page: Page, start_restar
 
 def test_a_gap_is_told_before_the_next_update(page: Page, hub: Restarting) -> None:
     publish(hub.process, "a", "before")
-    begin(page, f"{hub.url}?topic=a", {"lastEventId": "urn:uuid:forgotten"})
+    page.evaluate(
+        "(url) => begin(url, { lastEventId: 'urn:uuid:forgotten', onGap: (gap) => log.push(gap) })",
+        f"{hub.url}?topic=a",
+    )
     wait_for(page, "got.length === 1")
-    assert page.evaluate("log") == ["open", "gap some"]
+    gap = {"asked": "urn:uuid:forgotten", "lost": "some", "reason": "unknown"}
+    assert page.evaluate("log") == ["open", gap]
 
 
 def test_each_tab_is_told_once_that_it_has_all_that_the_hub_has(
@@ -227,6 +231,7 @@ def test_the_cursor_outlives_a_reload_but_not_its_user(page: Page, hub: Restarti
     is_open(page)
     publish(hub.process, "a", "0")
     wait_for(page, "got.length === 1")
+    wait_for(page, "sessionStorage.length === 1")
     page.goto("about:blank")
     publish(hub.process, "a", "1")
     shop.visit(page)
@@ -234,6 +239,20 @@ def test_the_cursor_outlives_a_reload_but_not_its_user(page: Page, hub: Restarti
     publish(hub.process, "a", "2")
     wait_for(page, "got.at(-1) === '2'")
     assert page.evaluate("got") == ["1", "2"]
+    # It counts on after a change.  What the page has not done with comes again.
+    page.evaluate("source.change({ topic: ['a', 'b'] })")
+    publish(hub.process, "a", "done with")
+    wait_for(page, "got.at(-1) === 'done with'")
+    page.evaluate("source.addEventListener('message', (event) => event.waitUntil(new Promise(() => {})))")
+    publish(hub.process, "a", "not done with")
+    wait_for(page, "got.at(-1) === 'not done with'")
+    page.goto("about:blank")
+    shop.visit(page)
+    page.evaluate(
+        "(url) => begin(url, { storage: sessionStorage, withCredentials: true, lastEventId: 'earliest' })", url
+    )
+    wait_for(page, "got.length")
+    assert page.evaluate("got") == ["not done with"]
     page.goto("about:blank")
     publish(hub.process, "a", "3")
     shop.visit(page, cookie(current(hub.process), "mercure_access_token"))
@@ -267,9 +286,27 @@ def test_a_page_that_does_not_read_slows_down_its_stream(page: Page, hub: Restar
     assert page.evaluate("got") == ["0", "1", "2", "3", "4"]
 
 
+COUNT_TIMERS = """
+() => {
+  window.timers = new Set();
+  window.end = new AbortController();
+  const { setInterval, clearInterval } = window;
+  window.setInterval = (...given) => {
+    const timer = setInterval(...given);
+    timers.add(timer);
+    return timer;
+  };
+  window.clearInterval = (timer) => {
+    timers.delete(timer);
+    clearInterval(timer);
+  };
+}
+"""
+
+
 @pytest.mark.parametrize("how", ["close", "signal", "aborted before"])
-def test_a_closed_source_has_no_stream(how: str, page: Page, hub: Restarting) -> None:
-    page.evaluate("window.end = new AbortController()")
+def test_a_closed_source_has_no_stream_and_no_timer(how: str, page: Page, hub: Restarting) -> None:
+    page.evaluate(COUNT_TIMERS)
     if how == "aborted before":
         page.evaluate("end.abort()")
     page.evaluate("(url) => begin(url, { signal: end.signal })", f"{hub.url}?topic=a")
@@ -280,7 +317,7 @@ def test_a_closed_source_has_no_stream(how: str, page: Page, hub: Restarting) ->
         assert streams(hub.process) == 1
         page.evaluate("source.close()" if how == "close" else "end.abort()")
     wait_until(lambda: streams(hub.process) == 0)
-    assert page.evaluate("[source.readyState, got, log.length < 2]") == [2, [], True]
+    assert page.evaluate("[source.readyState, got, log.length < 2, timers.size]") == [2, [], True, 0]
 
 
 def test_a_page_that_is_frozen_while_its_hub_is_restarted_loses_nothing(

@@ -32,8 +32,13 @@ const source = new MercureSource(new URL("https://hub.example/?topic=a"), {
   token: async () => "abc",
   storage: sessionStorage,
   onGap: ({ lost }: Gap) => console.log(lost),
+  onLive: () => console.log("live"),
 });
 source.onmessage = (event) => event.waitUntil(Promise.resolve(event.data.length));
+const hear = ({ data }: MessageEvent<string>) => console.log(data);
+source.addEventListener("message", hear);
+source.removeEventListener("message", hear);
+source.addEventListener("message", { handleEvent: (event: Event) => console.log(event.type) });
 source.addEventListener("chapter", ({ data, lastEventId }: MessageEvent<string>) => console.log(data, lastEventId));
 source.onerror = ({ message, status }) => console.log(message, status?.toFixed(), source.readyState === source.CLOSED);
 source.follow(() => fetch("/books"));

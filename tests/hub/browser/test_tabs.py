@@ -17,14 +17,16 @@ from playwright.sync_api import Error as PlaywrightError
 from tests.hub.browser.pages import Restarting, StartHub, begin, is_open, leader_of, open_tab, streams, wait_for
 from tests.hub.browser.script import Reply, Script
 from tests.hub.browsing import Site, ask, freeze
-from tests.hub.test_browser import cookie, current, publish
-from tests.waiting import HANG
+from tests.hub.test_browser import cookie, current, publish, short_lived
+from tests.waiting import HANG, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from playwright.sync_api import BrowserContext, Page
+    from playwright.sync_api import BrowserContext, Page, Route
+
+BOOK = "https://example.com/books/1"
 
 
 def test_thirty_tabs_have_one_connection_and_each_event_once(
@@ -235,11 +237,18 @@ def test_a_gap_is_told_to_all_tabs(tabs: BrowserContext, shop: Site, hub: Restar
         assert len([line for line in page.evaluate("log") if line.startswith("gap")]) == 1
 
 
-def test_a_follower_that_falls_far_behind_reads_on_for_itself(
-    tabs: BrowserContext, shop: Site, hub: Restarting
+@pytest.mark.parametrize("slow_one", ["leader", "follower"])
+def test_a_tab_that_falls_far_behind_keeps_no_other_waiting(
+    slow_one: str, tabs: BrowserContext, shop: Site, hub: Restarting
 ) -> None:
-    leader, slow = (open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(2))
-    is_open(slow)
+    """And it reads on for itself."""
+    pages = [open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(2)]
+    for page in pages:
+        is_open(page)
+    slow = leader_of(pages)
+    [quick] = set(pages) - {slow}
+    if slow_one == "follower":
+        slow, quick = quick, slow
     requests: list[str] = []
     slow.on("request", lambda request: requests.append(request.url))
     slow.evaluate(
@@ -253,8 +262,9 @@ def test_a_follower_that_falls_far_behind_reads_on_for_itself(
     for first in range(0, count, 500):
         lines = "".join(f'{{"topic": "a", "data": "{number}"}}\n' for number in range(first, first + 500))
         assert httpx2.post(hub.url, content=lines, headers=headers).status_code == 200
-    wait_for(leader, "(count) => got.length === count", count)
+    wait_for(quick, "(count) => got.length === count", count)
     assert slow.evaluate("got") == ["0"]
+    assert leader_of([quick]) == quick
     assert not requests
     slow.evaluate("goOn()")
     publish(hub.process, "a", "last")
@@ -263,12 +273,89 @@ def test_a_follower_that_falls_far_behind_reads_on_for_itself(
     assert requests  # it has not kept all of them in memory
 
 
+@pytest.mark.parametrize("how", ["new Promise(() => {})", "Promise.reject(new Error('no login'))"])
+def test_a_leader_that_gets_no_token_leaves_the_lead_to_another_tab(
+    how: str, tabs: BrowserContext, shop: Site, start_restarting: StartHub
+) -> None:
+    hub = start_restarting(HUB_ANONYMOUS="0", HUB_HEARTBEAT="0.5")
+    tabs.expose_function("newToken", lambda: short_lived(hub.process))
+    pages = [tabs.new_page() for _ in range(3)]
+    for page in pages:
+        shop.visit(page)
+        page.evaluate("() => { window.getToken = () => newToken(); }")
+        page.evaluate("(url) => begin(url, { token: () => window.getToken() })", f"{hub.url}?topic={BOOK}")
+        is_open(page)
+    leader = leader_of(pages)
+    leader.evaluate(f"() => {{ window.getToken = () => {how}; }}")
+    others = [page for page in pages if page != leader]
+    wait_until(lambda: any(page.evaluate("isLeading()") for page in others))
+    publish(hub.process, BOOK, "x", private="on")
+    for page in pages:
+        wait_for(page, "got.length === 1")
+
+
+def test_tabs_whose_locks_are_refused_have_a_connection_each(tabs: BrowserContext, shop: Site, hub: Restarting) -> None:
+    refuse = "Promise.reject(new DOMException('refused', 'SecurityError'))"
+    tabs.add_init_script(
+        f"if (navigator.locks) LockManager.prototype.query = LockManager.prototype.request = () => {refuse}"
+    )
+    pages = [open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(2)]
+    for page in pages:
+        is_open(page)
+    assert streams(hub.process) == 2
+    publish(hub.process, "a", "x")
+    for page in pages:
+        wait_for(page, "got.length === 1")
+
+
+def test_without_prefer_a_tab_that_must_catch_up_has_its_own_connection(
+    tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    """Some proxies let no header through that they do not know."""
+
+    def strip(route: Route) -> None:
+        route.continue_(headers={name: value for name, value in route.request.headers.items() if name != "prefer"})
+
+    tabs.route("**/mercure?*", strip)
+    first = publish(hub.process, "a", "0")
+    publish(hub.process, "a", "1")
+    pages = [open_tab(tabs, shop, f"{hub.url}?topic=a", {"lastEventId": first})]
+    wait_for(pages[0], "got.length === 1")
+    pages.append(open_tab(tabs, shop, f"{hub.url}?topic=a", {"lastEventId": first}))
+    publish(hub.process, "a", "2")
+    for page in pages:
+        wait_for(page, "got.length === 2")
+        assert page.evaluate("got") == ["1", "2"]
+    assert streams(hub.process) == 2
+
+
+def test_after_it_has_caught_up_the_cursor_of_a_tab_moves_on(
+    tabs: BrowserContext, shop: Site, start_restarting: StartHub
+) -> None:
+    """Also if no update of its own comes, so that the hub does not forget it."""
+    hub = start_restarting(HUB_HEARTBEAT="0.5")
+    first = publish(hub.process, "a", "0")
+    publish(hub.process, "a", "1")
+    leader = open_tab(tabs, shop, f"{hub.url}?topic=a")
+    is_open(leader)
+    page = open_tab(tabs, shop, f"{hub.url}?topic=a", {"lastEventId": first})
+    wait_for(page, "got.length === 1")
+    page.evaluate("window.seen = new Set()")
+    wait_for(page, "seen.add(source.lastEventId).size > 2")
+    assert streams(hub.process) == 1
+    assert page.evaluate("got") == ["1"]
+
+
 # -- two users
 
 
-def log_in(page: Page, shop: Site, hub: Restarting, user: str) -> None:
+def cookie_of(hub: Restarting, user: str) -> str:
     token = current(hub.process, subject=user, subscribe=[f"https://example.com/users/{user}", "a"])
-    shop.visit(page, cookie(token, "mercure_access_token"))
+    return cookie(token, "mercure_access_token")
+
+
+def log_in(page: Page, shop: Site, hub: Restarting, user: str) -> None:
+    shop.visit(page, cookie_of(hub, user))
 
 
 TOPIC = "https://example.com/users/{id}"
@@ -319,3 +406,33 @@ def test_a_tab_of_another_user_gets_nothing_of_the_new_one(
     assert other.evaluate("got") == ["second for B", "third for B", "fourth for B"]
     for page in old:
         assert page.evaluate("got") == ["first for A", "second for A"]
+
+
+@pytest.mark.parametrize("user", ["A", "B"])
+def test_a_cookie_that_has_gone_is_renewed_before_its_user_counts_as_another(
+    user: str, tabs: BrowserContext, shop: Site, start_restarting: StartHub
+) -> None:
+    hub = start_restarting(HUB_ANONYMOUS="1")
+    page = tabs.new_page()
+    shop.visit(page)
+    users = ["A", user]
+    shop.renew = lambda: cookie_of(hub, users.pop(0))
+    page.evaluate(
+        """(url) => begin(url, {
+          withCredentials: true,
+          token: async () => { await fetch("/", { method: "POST" }); },
+        })""",
+        f"{hub.url}?topic={TOPIC}",
+    )
+    is_open(page)
+    tabs.clear_cookies()
+    hub.kill()
+    hub.start()
+    if user == "A":
+        wait_for(page, "log.at(-1) === 'open' && log.length > 1")
+        publish(hub.process, "https://example.com/users/A", "x", private="on")
+        wait_for(page, "got.length === 1")
+    else:
+        wait_for(page, "source.readyState === 2")
+        assert page.evaluate("log").count("identitychange") == 1
+    assert users == []
