@@ -69,7 +69,7 @@ def test_a_page_follows_the_votes_and_what_is_for_its_user_alone(origin: str) ->
         httpx2.Client(base_url=origin) as bob,
         httpx2.Client(base_url=origin) as anyone,
     ):
-        for http, user in ((ann, "ann"), (bob, "{name}")):
+        for http, user in ((ann, "Ann Lee@é"), (bob, "{name}")):
             assert http.post("/login", data={"user": user}).status_code in (302, 303)
         with follow(ann) as for_ann, follow(bob) as for_bob, follow(anyone) as for_anyone:
             assert ann.post("/vote").text == "1"
@@ -80,12 +80,12 @@ def test_a_page_follows_the_votes_and_what_is_for_its_user_alone(origin: str) ->
                 for subscriber in (for_ann, for_bob, for_anyone)
             ]
         assert heard == [
-            ["1", "ann, you were number 1", "2", "3"],
+            ["1", "Ann Lee@é, you were number 1", "2", "3"],
             ["1", "2", "3", "{name}, you were number 3"],
             ["1", "2", "3"],
         ]
         with follow(ann, "earliest") as again:
-            assert [again.next().data for _ in range(2)] == ["1", "ann, you were number 1"]
+            assert [again.next().data for _ in range(2)] == ["1", "Ann Lee@é, you were number 1"]
 
 
 def test_from_the_state_on_no_vote_is_missed(origin: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 from fastapi import FastAPI, Form, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -17,7 +18,7 @@ from hub import Grant, Settings, create_app
 
 HUB = "/live/.well-known/mercure"
 PAGE = (Path(__file__).parent / "page.html").read_text("utf-8").replace("HUB", HUB)
-KEPT = 100  # messages of a room, for those who enter it
+KEPT = 300  # messages, for those who enter a room
 
 Room = Literal["lobby", "kitchen", "garden"]
 
@@ -39,7 +40,7 @@ def user_of(request: Request) -> str:
 def create() -> FastAPI:
     """Return a new application.  A hub runs once, so each test needs one of its own."""
     live = create_app(Settings(path=HUB), authorize=authorize)
-    messages: dict[str, deque[dict[str, Any]]] = {}  # in your application, a table of a database
+    messages: deque[dict[str, Any]] = deque(maxlen=KEPT)  # in your application, a table of a database
 
     app = FastAPI(lifespan=lambda _: live.running())
     app.add_middleware(SessionMiddleware, secret_key="change this", same_site="strict")
@@ -58,14 +59,12 @@ def create() -> FastAPI:
         user_of(request)
         position = await live.position()  # before the state is read: so nothing is lost in between
         response.headers["Link"] = live.link(position)
-        return [message for name in room for message in messages.get(name, ())]
+        return [message for message in messages if message["room"] in room]
 
     @app.post("/rooms/{room}", status_code=204)
     async def say(request: Request, room: Room, text: Annotated[str, Form(min_length=1, max_length=500)]) -> None:
-        said = messages.setdefault(room, deque(maxlen=KEPT))
-        number = said[-1]["number"] + 1 if said else 1
-        message = {"room": room, "number": number, "user": user_of(request), "text": text}
-        said.append(message)
+        message = {"id": str(uuid4()), "room": room, "user": user_of(request), "text": text}
+        messages.append(message)
         await live.publish(f"/rooms/{room}", data=message, private=True)
 
     app.mount("/live", live)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import django
 from django.conf import settings
@@ -53,20 +54,25 @@ def state(_: HttpRequest) -> HttpResponse:
     return HttpResponse(str(votes), headers={"Link": live.link(position)})
 
 
+def topic_of(user: str) -> str:
+    """Return the topic of a user; quoted, so that a template matches each name."""
+    return f"/users/{quote(user, safe='')}"
+
+
 def vote(request: HttpRequest) -> HttpResponse:
     """Count a vote.  Django runs a view that is not `async` in a thread."""
     global votes
     votes += 1
     live.publish_sync("/votes", data=str(votes))
     if user := request.session.get("user"):
-        live.publish_sync(f"/users/{user}", data=f"{user}, you were number {votes}", type="note", private=True)
+        live.publish_sync(topic_of(user), data=f"{user}, you were number {votes}", type="note", private=True)
     return HttpResponse(str(votes))
 
 
 def authorize(request: Request) -> Grant | None:
     """Allow a user to read the topic of this user; None for anybody else."""
     user = SessionStore(request.cookies.get(settings.SESSION_COOKIE_NAME)).get("user")
-    return Grant(subscribe=[f"/users/{user}"], subject=user) if user else None
+    return Grant(subscribe=[topic_of(user)], subject=user) if user else None
 
 
 urlpatterns = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import FastAPI, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -18,10 +19,15 @@ HUB = "/live/.well-known/mercure"
 PAGE = (Path(__file__).parent / "page.html").read_text("utf-8").replace("HUB", HUB)
 
 
+def topic_of(user: str) -> str:
+    """Return the topic of a user; quoted, so that a template matches each name."""
+    return f"/users/{quote(user, safe='')}"
+
+
 async def authorize(request: Request) -> Grant | None:
     """Allow a user to read the topic of this user; None for anybody else."""
     user = request.session.get("user")
-    return Grant(subscribe=[f"/users/{user}"], subject=user) if user else None
+    return Grant(subscribe=[topic_of(user)], subject=user) if user else None
 
 
 def create() -> FastAPI:
@@ -59,7 +65,7 @@ def create() -> FastAPI:
         votes += 1
         await live.publish("/votes", data=str(votes))
         if user := request.session.get("user"):
-            await live.publish(f"/users/{user}", data=f"{user}, you were number {votes}", type="note", private=True)
+            await live.publish(topic_of(user), data=f"{user}, you were number {votes}", type="note", private=True)
         return votes
 
     app.mount("/live", live)

@@ -26,7 +26,7 @@ PAGE = (Path(__file__).parent / "page.html").read_text("utf-8")
 
 
 def topic_of(user: str) -> str:
-    """Return the topic of a user; quoted, because a name with braces is a template."""
+    """Return the topic of a user; quoted, so that a template matches each name."""
     return f"/users/{quote(user, safe='')}"
 
 

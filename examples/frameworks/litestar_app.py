@@ -8,6 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 from litestar import Litestar, MediaType, Request, asgi, get, post
 from litestar.enums import RequestEncodingType
@@ -25,10 +26,15 @@ HUB = "/live/.well-known/mercure"
 PAGE = (Path(__file__).parent / "page.html").read_text("utf-8").replace("HUB", HUB)
 
 
+def topic_of(user: str) -> str:
+    """Return the topic of a user; quoted, so that a template matches each name."""
+    return f"/users/{quote(user, safe='')}"
+
+
 async def authorize(request: HubRequest) -> Grant | None:
     """Allow a user to read the topic of this user; None for anybody else."""
     user = request.session.get("user")
-    return Grant(subscribe=[f"/users/{user}"], subject=user) if user else None
+    return Grant(subscribe=[topic_of(user)], subject=user) if user else None
 
 
 def create() -> Litestar:
@@ -70,7 +76,7 @@ def create() -> Litestar:
         votes += 1
         await live.publish("/votes", data=str(votes))
         if user := request.session.get("user"):
-            await live.publish(f"/users/{user}", data=f"{user}, you were number {votes}", type="note", private=True)
+            await live.publish(topic_of(user), data=f"{user}, you were number {votes}", type="note", private=True)
         return votes
 
     sessions = CookieBackendConfig(secret=sha256(b"change this").digest(), samesite="strict")

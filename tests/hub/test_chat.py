@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +13,9 @@ from playwright.sync_api import expect
 from examples.chat.app import create
 from hub.testing import serve
 from tests.hub.browsing import visitor
+from tests.hub.commands import environment
+from tests.installation import ROOT
+from tests.redis_server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +29,20 @@ pytestmark = pytest.mark.processes
 def origin() -> Iterator[str]:
     with serve(create()) as url:
         yield url
+
+
+@contextmanager
+def server(port: int) -> Iterator[str]:
+    """The application in a process, which is killed; returns its URL."""
+    command = [sys.executable, "-m", "uvicorn", "--factory", "examples.chat.app:create", "--port", str(port)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(PYTHONPATH=str(ROOT)), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        try:
+            while b"startup complete" not in process.stderr.readline():
+                assert process.poll() is None
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
 
 
 def enter(page: Page, origin: str, user: str) -> Page:
@@ -53,7 +73,7 @@ def test_messages_come_to_those_in_the_room_and_each_once(origin: str, browser: 
         bob = enter(at_bob.new_page(), origin, "bob")
         shows(bob, "lobby · ann: hello")
         bob.check("text=kitchen")
-        shows(bob, "lobby · ann: hello", "kitchen · ann: tea?")
+        shows(bob, "kitchen · ann: tea?", "lobby · ann: hello")
         bob.uncheck("text=kitchen")
         shows(bob, "lobby · ann: hello")
         said = ["kitchen · ann: tea?", "lobby · ann: hello"]
@@ -67,6 +87,20 @@ def test_messages_come_to_those_in_the_room_and_each_once(origin: str, browser: 
         second = at_ann.new_page()
         second.goto(origin)
         shows(second, *said[1:])
+
+
+def test_a_chat_that_has_forgotten_all_goes_on(browser: Browser) -> None:
+    with visitor(browser) as profile:
+        port = free_port()
+        with server(port) as origin:
+            pages = [enter(profile.new_page(), origin, "ann") for _ in range(2)]
+            for number in range(3):
+                say(pages[0], f"old {number}")
+            shows(pages[1], *(f"lobby · ann: old {number}" for number in range(3)))
+        with server(port):
+            say(pages[0], "new")
+            for page in pages:
+                shows(page, "lobby · ann: new")
 
 
 def test_a_page_loads_itself_again_for_another_user(origin: str, browser: Browser) -> None:
