@@ -86,4 +86,5 @@ def test_a_visitor_without_a_name_sees_nobody(origin: str, browser: Browser) -> 
         with stranger.expect_response(lambda answer: "subscriptions" in answer.url) as answer:
             stranger.goto(origin)
         assert answer.value.status == 401
+        expect(stranger.locator("#state")).to_contain_text("401")
         shows(stranger)

@@ -75,6 +75,15 @@ def test_a_cookie_that_is_renewed_loses_nothing(page: Page, start_restarting: St
     assert page.evaluate("printed.filter((text) => text !== 'first')") == [*map(str, range(sent)), "last"]
 
 
+def test_a_page_whose_user_has_logged_out_asks_no_more(page: Page, start_restarting: StartHub) -> None:
+    hub = start_restarting(HUB_ANONYMOUS="0")
+    page.route("**/token", lambda route: route.fulfill(status=401))
+    with page.expect_response("**/token"):
+        run(page, hub, COOKIE.replace("const source", "const source = window.source"))
+    wait_for(page, "source.readyState === 2")
+    assert page.evaluate("printed") == []
+
+
 def test_the_state_is_loaded_first(page: Page, hub: Restarting) -> None:
     position = publish(hub.process, BOOK, "in the state")
     link = f'</.well-known/mercure>; rel="mercure"; last-event-id="{position}"'
