@@ -6,10 +6,11 @@
 //     hub ── stream ──► leader ── BroadcastChannel ──► followers
 //
 // The tab that holds a Web Lock leads: it reads the stream, and numbers the events that
-// it hands on.  When it closes, freezes or hangs, the next tab with the lock continues
-// after the last event that it has.  All count alike, so each tab drops what it has
-// already.  If a number is missing, or a gap has begun a new line of numbers, a tab
-// begins again at its own cursor: it reads what it has missed, and joins the others.
+// it hands on.  When it closes, freezes, hangs or falls behind, the next tab with the
+// lock continues after the last event that it has.  All count alike, so each tab drops
+// what it has already.  If a number is missing, or a gap has begun a new line of
+// numbers, a tab begins again at its own cursor: it reads what it has missed, and joins
+// the others.
 //
 // Tabs of two users never share: the name of the lock and of the channel contains the
 // identity that the hub names in the first event of each stream.
@@ -540,10 +541,10 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     const old = this.#token;
     if (!this.#requests.size || !(Date.now() >= old?.due)) return;
     old.due = Infinity; // if there is no other, it is of use until the hub ends the stream
-    const token = await this.#newToken().catch(() => old);
-    if (this.#token !== old) return;
+    const token = await this.#newToken().catch(() => undefined);
+    if (!token || this.#token !== old) return;
     this.#token = token;
-    for (const { isStream, stop } of this.#requests) if (isStream && token !== old) stop(RENEWAL);
+    for (const { isStream, stop } of this.#requests) if (isStream) stop(RENEWAL);
   }
 
   // Note whose stream it is, before any of its updates is handed on.
@@ -610,9 +611,12 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
         this.#handOn(group, event);
         if (event.signal?.type === "position") this.#enliven(group);
         if (this.#inbox.length <= MOST) return false;
-        if (!group.channel) await this.#taking;
-        else this.#begin(); // the others need not wait
-        return Boolean(group.channel);
+        if (group.channel) {
+          this.#begin(); // the others need not wait
+          return true;
+        }
+        await this.#taking;
+        return false;
       };
       try {
         await this.#ask(group.cursor, signal, take);
@@ -777,8 +781,10 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     if (group.had) {
       const isNew = news.update && !group.had.delete(news.cursor);
       if (isNew || !group.had.size) group.had = undefined;
-      if (!isNew && !news.gap) return;
-      if (!isNew) news = { gap: news.gap };
+      if (!isNew) {
+        if (!news.gap) return;
+        news = { gap: news.gap };
+      }
     }
     this.#take(news);
   }

@@ -11,7 +11,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ from tests.asgi import NDJSON, PATH, classic_token, current_token
 from tests.conftest import HubProcess, children_of
 from tests.hub.browsing import Site, ask, follow, got, visitor
 from tests.hub.commands import environment
+from tests.redis_server import free_port
 from tests.test_examples import ROOT
 from tests.waiting import HANG
 
@@ -964,8 +964,7 @@ def test_the_debugger_can_be_used_with_the_keyboard_alone(open_hub: HubProcess, 
 @pytest.fixture
 def run_app(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The example on two workers: its URL, and the process that watches them."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     origin = f"http://127.0.0.1:{port}"
     command = [
         sys.executable,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.hub.browsing import Site
 
+BOOK = "https://example.com/books/1"
+
 PREPARE = """
 window.got = [];
 window.log = [];
@@ -29,6 +31,11 @@ window.begin = async (url, options = {}) => {
   source.onopen = () => log.push("open");
   source.onerror = ({ message }) => log.push(message);
   source.addEventListener("identitychange", () => log.push("identitychange"));
+};
+// The page takes no more updates, until `goOn()`.
+window.holdBack = () => {
+  const go = new Promise((resolve) => (window.goOn = resolve));
+  source.addEventListener("message", (event) => event.waitUntil(go));
 };
 window.isLeading = async () => {
   const name = `page ${Math.random()}`;

@@ -156,9 +156,10 @@ def test_a_token_is_sent_and_one_that_is_refused_is_final(page: Page, script: Sc
 def test_a_function_is_asked_for_another_token_after_a_401(page: Page, script: Script) -> None:
     ended = Reply(body=b"retry: 1\nid: 1\ndata: a\n\n")
     path = "/renew"
-    page.evaluate(TOKENS, script.add(path, Reply(401, {}), ended, Reply(401, {}), Reply(401, {}), ended, ended))
+    refused = Reply(401, {})
+    page.evaluate(TOKENS, script.add(path, refused, ended, refused, refused, refused, ended, ended))
     wait_for(page, "source.readyState === 2")
-    assert bearers(script, path) == [f"Bearer token{number}" for number in (1, 2, 2, 3, 4, 4, 4)]
+    assert bearers(script, path) == [f"Bearer token{number}" for number in (1, 2, 2, 3, 4, 5, 5, 5)]
     assert page.evaluate("got.length") == 3
 
 

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.hub.browser.pages import begin, is_open, open_tab, streams, wait_for
+from tests.hub.browser.pages import BOOK, begin, is_open, open_tab, streams, wait_for
 from tests.hub.browsing import freeze
 from tests.hub.test_browser import cookie, current, publish, short_lived
 from tests.waiting import wait_until
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tests.hub.browsing import Site
 
 SILENT = "the hub has fallen silent"
-BOOK = "https://example.com/books/1"
 HEARTBEAT = 120_000  # milliseconds; none comes while the test gets ready
 
 
@@ -243,7 +242,7 @@ def test_the_cursor_outlives_a_reload_but_not_its_user(page: Page, hub: Restarti
     page.evaluate("source.change({ topic: ['a', 'b'] })")
     publish(hub.process, "a", "done with")
     wait_for(page, "got.at(-1) === 'done with'")
-    page.evaluate("source.addEventListener('message', (event) => event.waitUntil(new Promise(() => {})))")
+    page.evaluate("holdBack()")
     publish(hub.process, "a", "not done with")
     wait_for(page, "got.at(-1) === 'not done with'")
     page.goto("about:blank")
@@ -254,11 +253,20 @@ def test_the_cursor_outlives_a_reload_but_not_its_user(page: Page, hub: Restarti
     wait_for(page, "got.length")
     assert page.evaluate("got") == ["not done with"]
     page.goto("about:blank")
-    publish(hub.process, "a", "3")
+    third = publish(hub.process, "a", "3")
     shop.visit(page, cookie(current(hub.process), "mercure_access_token"))
     page.evaluate(open_it, url)
     wait_for(page, "source.lastEventId && source.readyState === 1 && log.at(-1) === 'open'")
     publish(hub.process, "a", "4")
+    wait_for(page, "got.length")
+    assert page.evaluate("got") == ["4"]
+    # For another user, it begins where the page says.
+    page.context.clear_cookies()
+    shop.visit(page)
+    page.evaluate(
+        "([url, lastEventId]) => begin(url, { storage: sessionStorage, withCredentials: true, lastEventId })",
+        [url, third],
+    )
     wait_for(page, "got.length")
     assert page.evaluate("got") == ["4"]
 
@@ -270,11 +278,8 @@ def test_a_page_that_does_not_read_slows_down_its_stream(page: Page, hub: Restar
     page.evaluate(
         """() => {
           window.taken = 0;
-          window.go = new Promise((resolve) => (window.goOn = resolve));
-          source.addEventListener("message", (event) => {
-            taken++;
-            event.waitUntil(go);
-          });
+          source.addEventListener("message", () => taken++);
+          holdBack();
         }"""
     )
     for number in range(5):

@@ -99,8 +99,7 @@ def test_a_page_that_takes_no_more_holds_the_server_back(page: Page, script: Scr
     page.evaluate(
         """async (url) => {
           await begin(url, {});
-          window.go = new Promise((resolve) => (window.goOn = resolve));
-          source.addEventListener("message", (event) => event.waitUntil(go));
+          holdBack();
         }""",
         script.add("/flood", Reply(body=body, end="flood")),
     )

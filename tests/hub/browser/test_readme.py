@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hub.browser.pages import wait_for
+from tests.hub.browser.pages import BOOK, wait_for
 from tests.hub.test_browser import as_the_readme_sets_it, publish, short_lived
 from tests.installation import ROOT
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tests.hub.browser.pages import Restarting, StartHub
     from tests.hub.browsing import Site
 
-BOOK = "https://example.com/books/1"
 SIMPLE, COOKIE, STATE = [
     script
     for script in re.findall(r"```js\n(.*?)```", (ROOT / "hub" / "README.md").read_text("utf-8"), re.DOTALL)

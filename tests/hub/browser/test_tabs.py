@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Error as PlaywrightError
 
-from tests.hub.browser.pages import Restarting, StartHub, begin, is_open, leader_of, open_tab, streams, wait_for
+from tests.hub.browser.pages import BOOK, Restarting, StartHub, begin, is_open, leader_of, open_tab, streams, wait_for
 from tests.hub.browser.script import Reply, Script
 from tests.hub.browsing import Site, ask, freeze
 from tests.hub.test_browser import cookie, current, publish, short_lived
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import BrowserContext, Page, Route
-
-BOOK = "https://example.com/books/1"
 
 
 def test_thirty_tabs_have_one_connection_and_each_event_once(
@@ -171,12 +169,20 @@ def test_seven_tabs_leave_room_for_other_requests(tabs: BrowserContext, shop: Si
         wait_for(page, "got.length === 1")
 
 
-@pytest.mark.parametrize("missing", ["navigator.locks", "BroadcastChannel"])
-def test_old_browsers_have_a_connection_for_each_tab(
-    missing: str, tabs: BrowserContext, shop: Site, hub: Restarting
+REFUSE = "() => Promise.reject(new DOMException('refused', 'SecurityError'))"
+WITHOUT = {
+    "no locks": "Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })",
+    "no channel": "Object.defineProperty(window, 'BroadcastChannel', { value: undefined })",
+    "locks are refused": f"if (navigator.locks) LockManager.prototype.query = LockManager.prototype.request = {REFUSE}",
+}
+
+
+@pytest.mark.parametrize("why", WITHOUT)
+def test_tabs_that_cannot_share_have_a_connection_each(
+    why: str, tabs: BrowserContext, shop: Site, hub: Restarting
 ) -> None:
-    owner = "Navigator.prototype, 'locks'" if missing == "navigator.locks" else "window, 'BroadcastChannel'"
-    tabs.add_init_script(f"Object.defineProperty({owner}, {{ value: undefined }})")
+    """In old browsers, and in those that store nothing."""
+    tabs.add_init_script(WITHOUT[why])
     pages = [open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(3)]
     for page in pages:
         is_open(page)
@@ -237,6 +243,13 @@ def test_a_gap_is_told_to_all_tabs(tabs: BrowserContext, shop: Site, hub: Restar
         assert len([line for line in page.evaluate("log") if line.startswith("gap")]) == 1
 
 
+def publish_many(hub: Restarting, numbers: range) -> None:
+    headers = {"Authorization": f"Bearer {hub.process.token}", "Content-Type": "application/x-ndjson"}
+    for start in range(0, len(numbers), 500):
+        lines = "".join(f'{{"topic": "a", "data": "{number}"}}\n' for number in numbers[start : start + 500])
+        assert httpx2.post(hub.url, content=lines, headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize("slow_one", ["leader", "follower"])
 def test_a_tab_that_falls_far_behind_keeps_no_other_waiting(
     slow_one: str, tabs: BrowserContext, shop: Site, hub: Restarting
@@ -251,17 +264,9 @@ def test_a_tab_that_falls_far_behind_keeps_no_other_waiting(
         slow, quick = quick, slow
     requests: list[str] = []
     slow.on("request", lambda request: requests.append(request.url))
-    slow.evaluate(
-        """() => {
-          const go = new Promise((resolve) => (window.goOn = resolve));
-          source.addEventListener("message", (event) => event.waitUntil(go));
-        }"""
-    )
+    slow.evaluate("holdBack()")
     count = 1_500
-    headers = {"Authorization": f"Bearer {hub.process.token}", "Content-Type": "application/x-ndjson"}
-    for first in range(0, count, 500):
-        lines = "".join(f'{{"topic": "a", "data": "{number}"}}\n' for number in range(first, first + 500))
-        assert httpx2.post(hub.url, content=lines, headers=headers).status_code == 200
+    publish_many(hub, range(count))
     wait_for(quick, "(count) => got.length === count", count)
     assert slow.evaluate("got") == ["0"]
     assert leader_of([quick]) == quick
@@ -271,6 +276,28 @@ def test_a_tab_that_falls_far_behind_keeps_no_other_waiting(
     wait_for(slow, "got.at(-1) === 'last'")
     assert slow.evaluate("got") == [*map(str, range(count)), "last"]
     assert requests  # it has not kept all of them in memory
+
+
+def test_a_tab_that_is_slow_to_catch_up_keeps_no_more_of_what_comes(
+    tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    first = publish(hub.process, "a", "first")
+    publish_many(hub, range(1_500))
+    leader = open_tab(tabs, shop, f"{hub.url}?topic=a")
+    is_open(leader)
+    slow = tabs.new_page()
+    shop.visit(slow)
+    slow.evaluate("([url, lastEventId]) => begin(url, { lastEventId }).then(holdBack)", [f"{hub.url}?topic=a", first])
+    queued = "navigator.locks.query().then(({ pending }) => pending.length)"
+    wait_for(slow, "got.length === 1")
+    wait_until(lambda: slow.evaluate(queued) == 1)
+    publish_many(hub, range(1_500, 3_000))
+    # It has begun again, and waits for the page, so that it no longer hears the leader.
+    wait_until(lambda: slow.evaluate(queued) == 0)
+    slow.evaluate("goOn()")
+    publish(hub.process, "a", "last")
+    wait_for(slow, "got.at(-1) === 'last'")
+    assert slow.evaluate("got") == [*map(str, range(3_000)), "last"]
 
 
 @pytest.mark.parametrize("how", ["new Promise(() => {})", "Promise.reject(new Error('no login'))"])
@@ -290,20 +317,6 @@ def test_a_leader_that_gets_no_token_leaves_the_lead_to_another_tab(
     others = [page for page in pages if page != leader]
     wait_until(lambda: any(page.evaluate("isLeading()") for page in others))
     publish(hub.process, BOOK, "x", private="on")
-    for page in pages:
-        wait_for(page, "got.length === 1")
-
-
-def test_tabs_whose_locks_are_refused_have_a_connection_each(tabs: BrowserContext, shop: Site, hub: Restarting) -> None:
-    refuse = "Promise.reject(new DOMException('refused', 'SecurityError'))"
-    tabs.add_init_script(
-        f"if (navigator.locks) LockManager.prototype.query = LockManager.prototype.request = () => {refuse}"
-    )
-    pages = [open_tab(tabs, shop, f"{hub.url}?topic=a") for _ in range(2)]
-    for page in pages:
-        is_open(page)
-    assert streams(hub.process) == 2
-    publish(hub.process, "a", "x")
     for page in pages:
         wait_for(page, "got.length === 1")
 
