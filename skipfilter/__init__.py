@@ -25,6 +25,7 @@ from skipfilter.core.filter import CacheInfo, SkipFilter
 from skipfilter.core.sources import Index, Source
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
 from skipfilter.fields import FieldFilter
+from skipfilter.posting_list import PostingList
 from skipfilter.topics.explanation import Explanation
 from skipfilter.topics.index import SelectorIndex
 from skipfilter.topics.matchers import (
@@ -56,6 +57,7 @@ __all__ = [
     "Matcher",
     "Mqtt",
     "PatternError",
+    "PostingList",
     "Selector",
     "SelectorIndex",
     "SkipFilter",

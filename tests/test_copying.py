@@ -64,7 +64,7 @@ COPIED: list[Any] = [
     hub.testing.RecordedUpdates([hub.Update(("a",))]),
 ]
 NOT_COPIED: list[type] = [
-    *(skipfilter.FieldFilter, skipfilter.SelectorIndex, skipfilter.SkipFilter),
+    *(skipfilter.FieldFilter, skipfilter.PostingList, skipfilter.SelectorIndex, skipfilter.SkipFilter),
     *(engines.Filter, engines.InvertedBitmap, engines.LazyDfa, engines.Naive, engines.OptimizedInvertedBitmap),
     *(engines.SkipFilterEngine, engines.SnapshotTrie, engines.TrieEngine),
     *(hub.Client, hub.Hub, hub.SyncClient, spark.Matching),

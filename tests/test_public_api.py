@@ -20,7 +20,7 @@ from skipfilter.text import INSTALL
 
 PUBLIC = {
     "skipfilter": "Amqp CacheInfo CompiledSelector Everything Exact Explanation FieldFilter Index LimitError MATCHERS Matcher "
-    "Mqtt PatternError Selector SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern "
+    "Mqtt PatternError PostingList Selector SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern "
     "WordPattern compile_matcher",
     "skipfilter.bulk": "BadInput BroadcastLimit PipelineError match",
     "skipfilter.engines": "ENGINES Engine Filter InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "

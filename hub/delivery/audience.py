@@ -24,7 +24,7 @@ from pyroaring import BitMap64
 from hub.delivery.seat import Seat
 from hub.protocol.topics import subscriptions_path
 from skipfilter import SelectorIndex, SkipFilter
-from skipfilter.core.sources import union
+from skipfilter.posting_list import union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.turns import Pace
-    from skipfilter import CacheInfo, CompiledSelector, Selector
+    from skipfilter import CacheInfo, CompiledSelector, PostingList, Selector
 
 Role: TypeAlias = Literal["subscribed", "granted"]
 Key: TypeAlias = tuple[Role, str]
@@ -83,13 +83,14 @@ class Audience:
         seat.id = self._filter.add(seat)
         return seat
 
-    def _require_alike(self, seat: Seat, ids: Sequence[BitMap64]) -> None:
+    def _require_alike(self, seat: Seat, others: Sequence[PostingList]) -> None:
         """Raise an error if a new seat must not have one more pattern beside others.
 
-        `ids` are the ids of the seats that have each of the others.  A pattern counts
-        for the seat that has had it for the longest time; without ids, for the new one.
+        `others` have the ids of the seats that have each of the others.  A pattern
+        counts for the seat that has had it for the longest time; without ids, for the
+        new one.
         """
-        oldest = [one.min() if one else None for one in ids]
+        oldest = [one.min() if one else None for one in others]
         seats = self._filter.values(BitMap64(id for id in oldest if id is not None))
         owners: dict[int | None, Subscriber] = {one.id: one.subscriber for one in seats}
         seat.subscriber.require_alike([owners.get(id, seat.subscriber) for id in oldest])
@@ -186,7 +187,7 @@ class SeatIndex:
         self,
         base_url: str,
         max_alike: int = 256,
-        above_max_alike: Callable[[Any, list[BitMap64]], None] | None = None,
+        above_max_alike: Callable[[Any, list[PostingList]], None] | None = None,
     ) -> None:
         # The number of matchers was limited when they were parsed, and the number of
         # URL Patterns when they were compiled.  Only similar patterns are limited here.
@@ -221,7 +222,7 @@ class SeatIndex:
         if value.subscriber.grant.subscribe:
             self._granted.discard(id, value)
 
-    def posting_lists(self, key: Key, start: int = 0) -> list[BitMap64]:
+    def posting_lists(self, key: Key, start: int = 0) -> Sequence[PostingList]:
         """Return the posting lists of the seats that subscribe to, or may read, a
         topic, which were made for the id `start` or a later one.
         """
@@ -233,7 +234,7 @@ class SeatIndex:
         """Return the ids that match a key, as `SkipFilter.bitmap` does, and cache
         nothing.
         """
-        return union(self.posting_lists(key))
+        return union([postings.ids for postings in self.posting_lists(key)])
 
 
 def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[CompiledSelector]:

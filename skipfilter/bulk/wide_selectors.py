@@ -21,8 +21,8 @@ from pyroaring import BitMap
 
 from skipfilter.bulk.errors import BadInput
 from skipfilter.bulk.posting_lists import SHARD_BITS
-from skipfilter.core.sources import union
 from skipfilter.errors import PatternError
+from skipfilter.posting_list import union
 from skipfilter.topics.index import SelectorIndex
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def find_numbers(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.R
     """
     index = index_of(wide)
     for batch in batches:
-        found = [union(index.posting_lists(topic)).to_array() for topic in batch.column(0).to_pylist()]
+        lists = map(index.posting_lists, batch.column(0).to_pylist())
+        found = [union([postings.ids for postings in some]).to_array() for some in lists]
         # An Arrow column of lists: all numbers in a row, and where each list begins.
         offsets = np.zeros(len(found) + 1, np.int32)
         np.cumsum([len(numbers) for numbers in found], out=offsets[1:])

@@ -2,9 +2,9 @@
 
     entry["even"]       matched = {0, 2, 3}   cursor = 4   ids from 4 on are untested
 
-An index has posting lists: bitmaps of ids that it keeps up to date.  The entry of a key
-refers to those of the key, and takes its ids from them, from the cursor on.  If there
-is only one, `matched` is that list itself: a key that costs no bitmap.
+An index has posting lists, which it keeps up to date.  The entry of a key refers to
+those of the key, and takes its ids from them, from the cursor on.  If there is only
+one, `matched` is that list itself: a key that costs no bitmap.
 
     entry["/books/1"]   lists = [{0, 4}, {3, 4, 5}]   matched = {0, 3, 4}   cursor = 5
     entry["/books/2"]   lists = [{3, 4, 5}]           matched is lists[0]
@@ -22,17 +22,21 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from pyroaring import BitMap64
 
 from skipfilter.core.cache import SegmentedCache
-from skipfilter.core.sources import Index, Source, union
+from skipfilter.core.sources import Index, Source
+from skipfilter.posting_list import NONE, PostingList, compact, union
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from skipfilter.core.values import Values
+    from skipfilter.posting_list import Ids
 
 FEW_IDS: Final = 32
 """Up to this number of new ids, adding each is faster than an OR of bitmaps."""
 ENTRY_BYTES: Final = 400
 """About how many bytes an entry takes without its key, its lists and its bitmap."""
+BITMAP_BYTES: Final = 330
+"""About how many bytes a bitmap takes without its containers."""
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
@@ -51,7 +55,7 @@ class _Entry:
     __slots__ = ("cursor", "lists", "matched", "own_size", "removals", "size")
 
     def __init__(
-        self, key: object, matched: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = ()
+        self, key: object, matched: PostingList, cursor: int, removals: int, lists: tuple[PostingList, ...] = ()
     ) -> None:
         self.matched = matched
         self.cursor = cursor
@@ -65,7 +69,7 @@ class _Entry:
         """Whether `matched` is a posting list."""
         return len(self.lists) == 1
 
-    def refer(self, fresh: Sequence[BitMap64], cursor: int, removals: int) -> None:
+    def refer(self, fresh: Sequence[PostingList], cursor: int, removals: int) -> None:
         """Refer to `fresh` posting lists too, and take all ids below `cursor`.
 
         `removals` is the present number of removals.
@@ -74,24 +78,28 @@ class _Entry:
         #    the index returns it again.
         if fresh:
             self.lists = _distinct((*self.lists, *fresh))
-            self.matched = self.lists[0] if self.borrows else union(self.lists)
+            self.matched = self.lists[0] if self.borrows else _joined(self.lists)
             self.removals = removals
         # 2. The same lists: the ids from the cursor on.  One list needs no bitmap.
         elif not self.borrows:
-            for ids in self.lists:
-                if ids and ids.max() >= self.cursor:
+            for postings in self.lists:
+                ids = postings.ids
+                if isinstance(ids, int):
+                    if ids >= self.cursor:
+                        self.matched.add(ids)
+                elif ids and ids.max() >= self.cursor:
                     if cursor - self.cursor > FEW_IDS:
-                        self.matched |= ids
+                        self.matched.update(ids)
                     else:
                         for id in ids.iter_equal_or_larger(self.cursor):
                             self.matched.add(id)
         self.cursor = cursor
 
-    def take(self, fresh: BitMap64, cursor: int, removals: int) -> None:
+    def take(self, fresh: Ids, cursor: int, removals: int) -> None:
         """Add the ids that matched, of those below `cursor`, at the time of `removals`
         removals.
         """
-        self.matched |= fresh
+        self.matched.update(fresh)
         self.cursor = max(self.cursor, cursor)
         self.removals = min(self.removals, removals)  # an id in `fresh` may have been removed since
 
@@ -134,7 +142,7 @@ class Entries(Generic[Value, Key]):
         """Forget a key, and return whether it was cached."""
         return self._cache.pop(key) is not None
 
-    def matched(self, key: Key) -> BitMap64:
+    def matched(self, key: Key) -> Ids:
         """Return the ids of the values that match `key`, which must not be changed."""
         entry = self._cache.get(key)
         values = self._values
@@ -144,22 +152,22 @@ class Entries(Generic[Value, Key]):
             entry = self._test(key, entry)
         if entry.removals != values.removals:
             self._evict(entry)
-        return entry.matched
+        return entry.matched.ids
 
     def matches(self, key: Key) -> bool:
         """Return whether any value matches `key`; stops at the first match."""
         entry = self._cache.get(key)
         # 1. A known match is enough, however many values are undecided.
-        if entry is not None and self._evict(entry):
+        if entry is not None and _any(self._evict(entry)):
             return True
         # 2. Otherwise look for the first match among the undecided values.
         if entry is None or entry.cursor != self._values.next_id:
             if self._index is not None:
-                return bool(self._look_up(key, entry))
+                return _any(self._look_up(key, entry))
             entry = self._test(key, entry, first=True)
-        return bool(self._evict(entry))
+        return _any(self._evict(entry))
 
-    def _look_up(self, key: Key, entry: _Entry | None) -> BitMap64:
+    def _look_up(self, key: Key, entry: _Entry | None) -> Ids:
         """Return the ids of the values that match `key`, after asking the index for new
         posting lists.
 
@@ -173,13 +181,13 @@ class Entries(Generic[Value, Key]):
             lists = self._index.posting_lists(key, 0)
             if not values.alive and any(lists):
                 raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
-            matched = lists[0] if len(lists) == 1 else union(lists)
+            matched = lists[0] if len(lists) == 1 else _joined(lists)
             # A lookup is cheap, so only a key that comes again is cached.
             if self._cache.seen(key):
                 entry = _Entry(key, matched, end, values.removals, tuple(lists))
                 self._cache.pop(key)  # a matcher of the caller's own may have asked, too
                 self._cache.keep(key, entry)
-            return matched
+            return matched.ids
         fresh = self._index.posting_lists(key, entry.cursor)
         if fresh or len(entry.lists) > 1:
             entry.refer(fresh, end, values.removals)
@@ -212,21 +220,21 @@ class Entries(Generic[Value, Key]):
             raise ValueError(f"id {fresh.max()} is not of this filter")
         # Only now: a predicate may have raised, or have asked about the same key.
         if entry is None and (entry := self._cache.get(key)) is None:
-            entry = _Entry(key, fresh, end, removals)
+            entry = _Entry(key, PostingList(compact(fresh)), end, removals)
             self._cache.add(key, entry)
         else:
-            entry.take(fresh, end, removals)
+            entry.take(compact(fresh), end, removals)
             if fresh:
                 self._cache.resize(key, entry, _size(entry, end))
         return entry
 
-    def _evict(self, entry: _Entry) -> BitMap64:
-        """Return the bitmap of an entry, without ids that are no longer in use."""
+    def _evict(self, entry: _Entry) -> Ids:
+        """Return the ids of an entry, without those that are no longer in use."""
         if entry.removals != self._values.removals:
             if not entry.borrows:
-                entry.matched &= self._values.alive
+                entry.matched.keep(self._values.alive)
             entry.removals = self._values.removals
-        return entry.matched
+        return entry.matched.ids
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
@@ -241,26 +249,38 @@ class Entries(Generic[Value, Key]):
                 assert not entry.matched
             elif entry.borrows:
                 assert entry.matched is entry.lists[0]
-                assert entry.matched <= self._values.alive
-            if entry.matched and entry.removals == self._values.removals:
-                assert entry.matched <= self._values.alive
+                assert set(entry.matched) <= set(self._values.alive)
+            if entry.removals == self._values.removals:
+                assert set(entry.matched) <= set(self._values.alive)
+            assert not NONE
 
 
-def _distinct(lists: Iterable[BitMap64]) -> tuple[BitMap64, ...]:
+def _any(ids: Ids) -> bool:
+    """Return whether there is an id."""
+    return isinstance(ids, int) or bool(ids)
+
+
+def _joined(lists: Sequence[PostingList]) -> PostingList:
+    """Return the ids of all lists, as a new one."""
+    return PostingList(compact(union([postings.ids for postings in lists])) if lists else NONE)
+
+
+def _distinct(lists: Iterable[PostingList]) -> tuple[PostingList, ...]:
     """Return the lists that are not empty, each once."""
-    return tuple({id(ids): ids for ids in lists if ids}.values())
+    return tuple({id(postings): postings for postings in lists if postings}.values())
 
 
 def _size(entry: _Entry, end: int) -> int:
     """Return about how many bytes an entry takes, with its key, lists and bitmap.
 
     A bitmap has a container for each 65,536 ids below `end` of which it has any; a
-    container takes about 100 bytes, and 2 bytes for each id, up to 8 KB.
+    container takes about 110 bytes, and 2 bytes for each id, up to 8 KB.
     """
-    if entry.borrows:
-        return entry.own_size
+    if entry.borrows or len(entry.matched) < 2:
+        return entry.own_size + 8 * len(entry.lists)
     containers = min(len(entry.matched), (end >> 16) + 1)
-    return entry.own_size + 8 * len(entry.lists) + 100 * containers + min(2 * len(entry.matched), containers << 13)
+    ids = min(2 * len(entry.matched), containers << 13)
+    return entry.own_size + 8 * len(entry.lists) + BITMAP_BYTES + 110 * containers + ids
 
 
 def _bytes_of(key: object) -> int:

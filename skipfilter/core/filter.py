@@ -22,9 +22,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from skipfilter.core.entries import Entries
-from skipfilter.core.sources import Declarations, GroupedPredicate, Index, Predicate, Source, union
+from skipfilter.core.sources import Declarations, GroupedPredicate, Index, Predicate, Source
 from skipfilter.core.values import Values
 from skipfilter.errors import not_copied
+from skipfilter.posting_list import as_bitmap, union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -227,7 +228,8 @@ class SkipFilter(Generic[Value, Key]):
                 return self._resolve(self._matched(keys[0]))
             left = self._values.alive
             for key in keys:
-                left = left & self._matched(key)
+                ids = self._matched(key)
+                left = left & (as_bitmap(ids) if isinstance(ids, int) else ids)
                 if not left:
                     return []
             # The predicate of a later key may have removed values.
@@ -249,7 +251,7 @@ class SkipFilter(Generic[Value, Key]):
         Costs as much as `match_any`, and a copy of the bitmap instead of the values.
         """
         with self._lock:
-            return self._matched(keys[0]).copy() if len(keys) == 1 else self._any(keys)
+            return as_bitmap(self._matched(keys[0])) if len(keys) == 1 else self._any(keys)
 
     def values(self, ids: BitMap64) -> list[Value]:
         """Return the values with these ids, oldest first, without ids that are not in

@@ -3,7 +3,7 @@
     Source    tests values: it returns the ids that match     a predicate
     Index     keeps posting lists: it returns these            SelectorIndex
 
-A posting list is a bitmap of ids that the index itself keeps up to date.  So a filter
+A posting list is a set of ids that the index itself keeps up to date.  So a filter
 that knows the posting lists of a key asks only for those that are new.
 """
 
@@ -14,12 +14,15 @@ from itertools import compress, repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, runtime_checkable
 
-from pyroaring import BitMap64
+from skipfilter.posting_list import PostingList, union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
+    from pyroaring import BitMap64
+
     from skipfilter.core.values import Values
+    from skipfilter.posting_list import Ids
     from skipfilter.topics.explanation import Explanation
     from skipfilter.topics.matchers import CompiledSelector, Selector
 
@@ -74,7 +77,7 @@ class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
     An id must be in a posting list from its `add` to its `discard`, and not otherwise.
     """
 
-    def posting_lists(self, key: KeyIn, start: int) -> Sequence[BitMap64]:
+    def posting_lists(self, key: KeyIn, start: int) -> Sequence[PostingList]:
         """Return the posting lists of `key` that had no ids before the value with the
         id `start` was added.
 
@@ -109,14 +112,6 @@ class Declarations(Protocol[ValueIn, KeyIn]):
         Raises KeyError if the value is absent.
         """
         ...
-
-
-def union(bitmaps: Iterable[BitMap64]) -> BitMap64:
-    """Return the union of any bitmaps, as a new one."""
-    found = BitMap64()
-    for ids in bitmaps:
-        found |= ids  # faster than BitMap64.union, however many there are
-    return found
 
 
 class Predicate(Generic[Value, Key]):
@@ -154,7 +149,7 @@ class GroupedPredicate(Generic[Value, Key]):
         self._test = test
         self._values = values
         self._group = group
-        self._members: dict[Hashable, BitMap64] = {}  # group -> ids of its values; never empty
+        self._members: dict[Hashable, PostingList] = {}  # group -> ids of its values; never empty
 
     def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
         """Add the id to its group.  Refuses selectors."""
@@ -163,7 +158,7 @@ class GroupedPredicate(Generic[Value, Key]):
         # The function may have added a value to the filter, which has this id now.
         if self._values.by_id.get(id, value) is not value:
             raise RuntimeError("another value was added while the group of this one was computed")
-        self._members.setdefault(group, BitMap64()).add(id)
+        self._members.setdefault(group, PostingList()).add(id)
 
     def discard(self, id: int, value: Value) -> None:
         """Remove the id from its group."""
@@ -175,7 +170,7 @@ class GroupedPredicate(Generic[Value, Key]):
 
     def matching(self, key: Key, start: int) -> BitMap64:
         """Test one value of each group, and return the ids of the groups that match."""
-        matched = BitMap64()
+        matched: list[Ids] = []
         for value, members in self._batches(start):
             try:
                 matches = self._test(value, key)
@@ -183,21 +178,22 @@ class GroupedPredicate(Generic[Value, Key]):
                 _name(error, value, key)
                 raise
             if matches:
-                matched |= members
-        return matched
+                matched.append(members)
+        return union(matched)
 
-    def _batches(self, start: int) -> list[tuple[Value, BitMap64]]:
+    def _batches(self, start: int) -> list[tuple[Value, Ids]]:
         """Return (one value, the ids from `start` on) for each group.
 
         A new key costs one step for each group, not for each value.
         """
         if start == 0:
             by_id = self._values.by_id
+            # Copies, because the predicate may add and remove values.
             return [(by_id[members.min()], members.copy()) for members in self._members.values()]
-        fresh: dict[Hashable, tuple[Value, BitMap64]] = {}
+        fresh: dict[Hashable, tuple[Value, PostingList]] = {}
         for id, value in zip(*self._values.since(start), strict=True):
-            fresh.setdefault(self._group(value), (value, BitMap64()))[1].add(id)
-        return list(fresh.values())
+            fresh.setdefault(self._group(value), (value, PostingList()))[1].add(id)
+        return [(value, members.ids) for value, members in fresh.values()]
 
 
 _SHORT: Final = reprlib.Repr()  # it also survives a __repr__ that raises

@@ -94,7 +94,7 @@ class Values(Generic[Value]):
         ids = list(self.by_id.irange(start))
         return ids, [self.by_id[id] for id in ids]
 
-    def resolve(self, ids: BitMap64 | BitMap) -> list[Value]:
+    def resolve(self, ids: int | BitMap64 | BitMap) -> list[Value]:
         """Return the values of `ids`, all of which are in use, oldest first.
 
         1. One id: a plain lookup.
@@ -102,12 +102,13 @@ class Values(Generic[Value]):
         3. Many: itemgetter on the list of recent values, which is twice as fast; older
            values come from the dict.
         """
+        if isinstance(ids, int):
+            return [self.by_id[ids]]
         count = len(ids)
         if not count:
             return []
         if count == 1:
-            id = ids.min()
-            return [self.by_id[id] if id < self._base else self._recent[id - self._base]]  # type: ignore[list-item]
+            return [self.by_id[ids.min()]]
         if count < FEW:
             return [self.by_id[id] for id in ids]
         recent = ids.shift(-self._base) if self._base else ids

@@ -31,9 +31,10 @@ distinct selector, not one for each topic, so the topics need not be known befor
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import LimitError, PatternError, not_copied, not_text
 from skipfilter.text import shown
@@ -56,11 +57,10 @@ JOURNAL: Final = 16
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pyroaring import BitMap64
-
+    from skipfilter.posting_list import PostingList
     from skipfilter.topics.explanation import Explanation
     from skipfilter.topics.matchers import CompiledSelector, Matcher, Selector
-    from skipfilter.topics.tables import PostingList, Table
+    from skipfilter.topics.tables import SelectorPostings, Table
     from skipfilter.topics.words import Grammar
 
 
@@ -116,7 +116,7 @@ class SelectorIndex:
         max_selectors: int = 100,
         max_url_patterns: int = 10_000,
         max_alike: int = 256,
-        above_max_alike: Callable[[object, list[BitMap64]], None] | None = None,
+        above_max_alike: Callable[[object, list[PostingList]], None] | None = None,
     ) -> None:
         self._alike = AlikeLimit(max_alike, above_max_alike)
         url_patterns = UrlPatternTable(base_url, max_url_patterns, self._alike, regexp_groups=regexp_groups)
@@ -140,18 +140,17 @@ class SelectorIndex:
         self._tables = {
             matcher_type: tables[matcher_type]
             if matcher_type in tables and matcher_type not in matchers
-            else LinearTable(compile)
+            else LinearTable(matcher_type, compile)
             for matcher_type, compile in self._compile.items()
         }
         self._max_length = max_length
         self._max_selectors = max_selectors
-        # value -> its selectors and their posting lists; a posting list in use has ids.
-        self._held: dict[object, tuple[tuple[Selector | CompiledSelector, ...], tuple[PostingList, ...]]] = {}
+        # value -> the posting lists of its selectors, which have ids; see `_Held`.
+        self._held: dict[object, _Held] = {}
         self._in_use: list[Table] = []  # tables that ever had a pattern; no other is walked
         self._newest = -1  # the newest id
-        # The newest selectors, oldest first: the id of the value that declared each
-        # first, its matcher and its posting list.
-        self._journal: deque[tuple[int, Matcher, BitMap64]] = deque(maxlen=JOURNAL)
+        # The newest selectors, oldest first.
+        self._journal: deque[_Begun] = deque(maxlen=JOURNAL)
         self._journal_end = -1  # the newest id in the journal
         # From ids after this one on, the journal has all selectors.  It is at least 0,
         # so that the tables are walked for a new topic.
@@ -177,36 +176,31 @@ class SelectorIndex:
         """
         declared = self._parsed(value, selectors)
         if (held := self._held.get(value)) is not None:
-            if set(map(_in_text, held[0])) != declared.keys():
+            if set(_selectors_of(held)) != declared.keys():
                 raise ValueError(f"{value!r:.80} is in the index with other selectors; remove it first")
             return
         if id <= self._newest:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
-        compiled = []
-        for matcher_type, pattern in declared.values():
-            table = self._table(matcher_type)
-            matcher = self._compiled(table, matcher_type, pattern) if isinstance(pattern, str) else pattern
-            compiled.append((table, matcher))
-        if id <= self._newest or id < self._journal_end:
-            raise ValueError("another value was added while the selectors of this one were compiled")
-        # A dict, because selectors that mean the same have one posting list.
-        posting_lists: dict[PostingList, Matcher] = {}
+        lists: list[SelectorPostings] = []
         self._alike.value = value
         try:
-            for table, matcher in compiled:
-                posting_lists.setdefault(table.declare(matcher), matcher)
+            for matcher_type, pattern in declared.values():
+                lists.append(self._declare(matcher_type, pattern))
+            # Only now: the matchers of the caller may have added a value.
+            if id <= self._newest or id < self._journal_end:
+                raise ValueError("another value was added while the selectors of this one were compiled")
         except BaseException:
-            for postings in posting_lists:
-                if not postings.ids:
+            for postings in dict.fromkeys(lists):
+                if not postings:
                     postings.table.remove(postings)
             raise
         finally:
             self._alike.value = None
-        for postings, matcher in posting_lists.items():
-            if not postings.ids:
-                self._begin(id, postings, matcher)
-            postings.ids.add(id)
-        self._held[value] = tuple(declared.values()), tuple(posting_lists)
+        for postings in lists:
+            if not postings:
+                self._begin(id, postings)
+            postings.add(id)
+        self._held[value] = _held(declared, lists)
         self._newest = id
 
     def discard(self, id: int, value: object) -> None:
@@ -215,16 +209,16 @@ class SelectorIndex:
         Takes O(log n) for each selector, and O(|pattern|) if no other value declares
         it.
         """
-        _, posting_lists = self._held.pop(value)
+        held = self._held.pop(value)
         if id == self._newest:
             self._newest -= 1  # a filter that undoes an addition uses the id again
-        for postings in posting_lists:
-            postings.ids.discard(id)
-            if not postings.ids:
+        for postings in _lists_of(held):
+            postings.discard(id)
+            if not postings:
                 postings.table.remove(postings)
                 self.distinct -= 1
 
-    def posting_lists(self, key: str, start: int = 0) -> list[BitMap64]:
+    def posting_lists(self, key: str, start: int = 0) -> list[SelectorPostings]:
         """Return the posting lists of the topic `key` that were made for the value
         with the id `start`, or for a later one.
 
@@ -239,14 +233,13 @@ class SelectorIndex:
             # From a copy: a matcher of the caller's own may add and remove values.
             fresh = []
             for one in reversed(self._journal):
-                if one[0] < start:
+                if one.id < start:
                     break
                 fresh.append(one)
-            return [ids for _, matcher, ids in fresh if ids and matcher.match(key)]
-        lists = []
-        for table in self._in_use:  # a comprehension would be slower
-            for postings in table.find(key):
-                lists.append(postings.ids)  # noqa: PERF401
+            return [one.postings for one in fresh if one.postings and one.matches(key)]
+        lists: list[SelectorPostings] = []
+        for table in self._in_use:
+            lists += table.find(key)
         return lists
 
     # -- for people
@@ -256,7 +249,7 @@ class SelectorIndex:
 
         Takes O(selectors).  Raises KeyError if the value is absent.
         """
-        return tuple(map(_in_text, self._held[value][0]))
+        return tuple(_selectors_of(self._held[value]))
 
     def explain(self, key: str, value: object) -> list[Explanation]:
         """Return, for each selector of `value`, whether it matches the topic `key`, and
@@ -278,10 +271,9 @@ class SelectorIndex:
         if not isinstance(key, str):
             raise not_text(key)
         explanations = []
-        for selector in self._held[value][0]:
-            matcher_type, pattern = selector
+        for matcher_type, pattern in _declared_in(self._held[value]):
             matcher = self._compile[matcher_type](pattern) if isinstance(pattern, str) else pattern
-            explanations.append(explain(_in_text(selector), matcher, key, self._matcher_of))
+            explanations.append(explain((matcher_type, matcher.pattern), matcher, key, self._matcher_of))
         return explanations
 
     @property
@@ -330,38 +322,98 @@ class SelectorIndex:
         except KeyError:
             raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}") from None
 
-    def _compiled(self, table: Table, matcher_type: str, pattern: str) -> Matcher:
-        if len(pattern) > self._max_length:
+    def _declare(self, matcher_type: str, pattern: str | Matcher) -> SelectorPostings:
+        if isinstance(pattern, str) and len(pattern) > self._max_length:
             reason = f"it has {len(pattern):,} characters; the limit is {self._max_length:,}"
             raise PatternError(matcher_type, pattern, reason)
-        return table.compile(pattern)
+        return self._table(matcher_type).declare(pattern)
 
-    def _begin(self, id: int, postings: PostingList, matcher: Matcher) -> None:
+    def _begin(self, id: int, postings: SelectorPostings) -> None:
         """Count a selector that a value declares first."""
         if postings.table not in self._in_use:
             self._in_use.append(postings.table)
         self.distinct += 1
         if len(self._journal) == self._journal.maxlen:
-            self._forgotten = self._journal[0][0]
-        self._journal.append((id, matcher, postings.ids))
+            self._forgotten = self._journal[0].id
+        self._journal.append(_Begun(id, postings))
         self._journal_end = id
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
-        there: set[PostingList] = set()
+        there: set[SelectorPostings] = set()
         for table in self._tables.values():
             table._check()
             assert all(postings.table is table for postings in table.posting_lists())
             there.update(table.posting_lists())
-        assert {postings for _, posting_lists in self._held.values() for postings in posting_lists} == there
-        assert all(postings.ids and postings.table in self._in_use for postings in there)
+        assert {postings for held in self._held.values() for postings in _lists_of(held)} == there
+        assert all(postings and postings.table in self._in_use for postings in there)
         assert len(there) == self.distinct
-        noted = [id for id, _, _ in self._journal]
+        noted = [one.id for one in self._journal]
         assert noted == sorted(noted)
         assert self._journal_end == max(noted, default=-1)
         assert self._forgotten <= min(noted, default=0)
 
 
-def _in_text(selector: Selector | CompiledSelector) -> Selector:
-    matcher_type, pattern = selector
-    return matcher_type, pattern if isinstance(pattern, str) else pattern.pattern
+class _Begun:
+    """A selector that is new since the value with the id `id`."""
+
+    __slots__ = ("_matcher", "id", "postings")
+
+    def __init__(self, id: int, postings: SelectorPostings) -> None:
+        self.id = id
+        self.postings = postings
+        self._matcher: Matcher | None = None
+
+    def matches(self, topic: str) -> bool:
+        """Return whether the selector matches; compiles it once, if it was text."""
+        if self._matcher is None:
+            self._matcher = self.postings.matcher
+        return self._matcher.match(topic)
+
+
+# -- what a value has declared
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Selectors that are not all written as those of their posting lists are.
+
+    For example, {id} and {isbn} mean the same, and have one posting list.
+    """
+
+    selectors: tuple[Selector | CompiledSelector, ...]
+    lists: tuple[SelectorPostings, ...]
+
+
+# Nearly all values need no more than the posting lists, which know their selectors.
+_Held: TypeAlias = "SelectorPostings | tuple[SelectorPostings, ...] | _Others"
+
+
+def _held(declared: Mapping[Selector, Selector | CompiledSelector], lists: list[SelectorPostings]) -> _Held:
+    """Return what is kept of a value's selectors and their posting lists."""
+    for (_, pattern), postings in zip(declared, lists, strict=True):
+        if postings.pattern != pattern:
+            return _Others(tuple(declared.values()), tuple(dict.fromkeys(lists)))
+    return lists[0] if len(lists) == 1 else tuple(lists)
+
+
+def _lists_of(held: _Held) -> tuple[SelectorPostings, ...]:
+    """Return the posting lists of a value, each once."""
+    if isinstance(held, _Others):
+        return held.lists
+    return held if isinstance(held, tuple) else (held,)
+
+
+def _declared_in(held: _Held) -> Iterable[Selector | CompiledSelector]:
+    """Return the selectors of a value, in its order."""
+    if isinstance(held, _Others):
+        return held.selectors
+    return [(postings.table.matcher_type, postings.declared) for postings in _lists_of(held)]  # type: ignore[misc]
+
+
+def _selectors_of(held: _Held) -> list[Selector]:
+    """Return the selectors of a value as text, in its order."""
+    return [
+        (matcher_type, pattern if isinstance(pattern, str) else pattern.pattern)
+        for matcher_type, pattern in _declared_in(held)
+    ]

@@ -111,18 +111,21 @@ class Grammar:
             raise PatternError(self.name, pattern, f"it has more than {MAX_WORDS} words")
         if self.many_ends and self.many in words[:-1]:
             raise PatternError(self.name, pattern, f"{self.many} may only stand at the end")
+        one, many = self.one, self.many
         parsed: list[str | Wildcard] = []
         for word in words:
-            if word in (self.one, self.many):
-                if word == self.one or self.many_needs_a_word:
+            if one not in word and many not in word and (word or self.empty_words):  # most words
+                parsed.append(word)
+            elif word in (one, many):
+                if word == one or self.many_needs_a_word:
                     # ONE goes before a MANY: `#.*` means the same as `*.#`.
                     parsed.insert(len(parsed) - (parsed[-1:] == [MANY]), ONE)
-                if word == self.many and parsed[-1:] != [MANY]:
+                if word == many and parsed[-1:] != [MANY]:
                     parsed.append(MANY)
-            elif (self.one in word or self.many in word) and not self.signs_inside:
-                raise PatternError(self.name, pattern, f"a wildcard must be a whole word, and {word!r} is not")
-            elif not word and not self.empty_words:
+            elif not word:
                 raise PatternError(self.name, pattern, "a word is empty")
+            elif not self.signs_inside:
+                raise PatternError(self.name, pattern, f"a wildcard must be a whole word, and {word!r} is not")
             else:
                 parsed.append(word)
         if parsed == [MANY] and not self.empty_words_match:

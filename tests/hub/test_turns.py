@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyroaring import BitMap64
@@ -76,7 +76,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     ask = SelectorIndex.posting_lists
 
-    def posting_lists(index: SelectorIndex, *arguments: object) -> list[BitMap64]:
+    def posting_lists(index: SelectorIndex, *arguments: object) -> list[Any]:
         clock.work()
         return ask(index, *arguments)  # type: ignore[arg-type]
 

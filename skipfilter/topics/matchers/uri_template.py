@@ -57,6 +57,9 @@ _VALUE = (_UNRESERVED + ",").encode()
 _RESERVED = "!#$&'()*+,/:;=?@[]"
 # RFC 6570, section 2.1, and the apostrophe, which its erratum 6937 allows.
 _LITERALS = frozenset(string.ascii_letters + string.digits + "!#$&'()*+,-./:;=?@[]_~")
+# The same as bytes, for whole segments; braces are looked at one by one.
+_PLAIN = ("".join(_LITERALS) + "{}").encode()
+_PLAIN_NAME = "".join(_NAME).encode()
 
 # operator -> (first, separator, class, whether names are written): RFC 6570, appendix A
 _OPERATORS: dict[str, tuple[str, str, str, bool]] = {
@@ -173,6 +176,28 @@ class UriTemplate:
             for name, value in _values(expression.partition("}")[0], text.decode("utf-8")):
                 values[name] = max(values.get(name, ""), unquote(value), key=len)
         return values
+
+
+def segments_of(pattern: str) -> list[bytes | None] | None:
+    """Return the segments of a template between slashes, with None for a variable such
+    as {id}; or None if any segment is something else, or may be an error.
+
+    A parse gives the same, and takes ten times as long.
+    """
+    text = encoded(pattern)
+    if text.translate(None, _PLAIN):
+        return None
+    segments: list[bytes | None] = []
+    for segment in text.split(b"/"):
+        if b"{" not in segment and b"}" not in segment:
+            segments.append(segment)
+        elif segment[:1] == b"{" and segment[-1:] == b"}" and len(segment) > 2:
+            if segment[1:-1].translate(None, _PLAIN_NAME):
+                return None
+            segments.append(None)
+        else:
+            return None
+    return segments
 
 
 def encoded(topic: str) -> bytes:

@@ -9,7 +9,7 @@ Does not belong here: what one pattern means (`matchers`), and values (`core`).
 
 from __future__ import annotations
 
-from skipfilter.topics.tables.base import PostingList, Table
+from skipfilter.topics.tables.base import SelectorPostings, Table
 from skipfilter.topics.tables.residual import AlikeLimit
 from skipfilter.topics.tables.simple import EverythingTable, ExactTable, LinearTable
 from skipfilter.topics.tables.uri_templates import UriTemplateTable
@@ -21,7 +21,7 @@ __all__ = [
     "EverythingTable",
     "ExactTable",
     "LinearTable",
-    "PostingList",
+    "SelectorPostings",
     "Table",
     "UriTemplateTable",
     "UrlPatternTable",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pyroaring import BitMap64
+from skipfilter.posting_list import PostingList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,18 +12,31 @@ if TYPE_CHECKING:
     from skipfilter.topics.matchers import Matcher
 
 
-class PostingList:
+class SelectorPostings(PostingList):
     """The ids of the values that declare one language, under whatever pattern.
 
-    `table` is the table that holds it, and `path` is how the table finds it again.
+    `table` is the table that holds it.  `declared` is the pattern that came first, as
+    its text, or compiled as the caller has declared it.
     """
 
-    __slots__ = ("ids", "path", "table")
+    __slots__ = ("declared", "table")
 
-    def __init__(self, table: Table, path: Any) -> None:
-        self.ids = BitMap64()
+    def __init__(self, table: Table, declared: str | Matcher) -> None:
+        super().__init__()
         self.table = table
-        self.path = path
+        self.declared = declared
+
+    __hash__ = object.__hash__
+
+    @property
+    def pattern(self) -> str:
+        """The text of the pattern that came first."""
+        return self.declared if isinstance(self.declared, str) else self.declared.pattern
+
+    @property
+    def matcher(self) -> Matcher:
+        """The matcher of that pattern.  Compiles it, if it is text."""
+        return self.table.compile(self.declared) if isinstance(self.declared, str) else self.declared
 
 
 class Table(Protocol):
@@ -31,6 +44,11 @@ class Table(Protocol):
 
     Equal patterns share a posting list; patterns with the same meaning may share one.
     """
+
+    @property
+    def matcher_type(self) -> str:
+        """The name of the type."""
+        ...
 
     @property
     def verified(self) -> int:
@@ -48,21 +66,23 @@ class Table(Protocol):
         """Return whether a matcher that the caller compiled equals the table's own."""
         ...
 
-    def declare(self, matcher: Matcher) -> PostingList:
-        """Return the posting list of a matcher of this type, and make it if it
-        is new.
+    def declare(self, declared: str | Matcher) -> SelectorPostings:
+        """Return the posting list of a pattern, and make it if it is new.
+
+        The pattern is its text, or a matcher that the table accepts.  Raises
+        PatternError if the type refuses it.
         """
         ...
 
-    def remove(self, postings: PostingList) -> None:
+    def remove(self, postings: SelectorPostings) -> None:
         """Forget a posting list without ids, and all that only it needed."""
         ...
 
-    def find(self, topic: str) -> Iterable[PostingList]:
+    def find(self, topic: str) -> Iterable[SelectorPostings]:
         """Return the posting lists whose patterns match `topic`, without repeats."""
         ...
 
-    def posting_lists(self) -> Iterable[PostingList]:
+    def posting_lists(self) -> Iterable[SelectorPostings]:
         """Return all posting lists."""
         ...
 

@@ -29,9 +29,8 @@ from skipfilter.errors import LimitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 
-    from pyroaring import BitMap64
-
-    from skipfilter.topics.tables.base import PostingList
+    from skipfilter.posting_list import PostingList
+    from skipfilter.topics.tables.base import SelectorPostings
 
 Pattern = TypeVar("Pattern", bound="Hashable")
 
@@ -80,7 +79,9 @@ class AlikeLimit:
 
     __slots__ = ("_above", "_most", "value")
 
-    def __init__(self, most: int = sys.maxsize, above: Callable[[object, list[BitMap64]], None] | None = None) -> None:
+    def __init__(
+        self, most: int = sys.maxsize, above: Callable[[object, list[PostingList]], None] | None = None
+    ) -> None:
         if most <= FEW:
             raise ValueError(f"max_alike must be more than {FEW}, not {most}")
         self.value: object = None
@@ -88,12 +89,12 @@ class AlikeLimit:
         self._most = most
         self._above = above
 
-    def check(self, others: Collection[PostingList]) -> None:
+    def check(self, others: Collection[SelectorPostings]) -> None:
         """Raise an error if a pattern must not be filed beside these."""
         if len(others) >= self._most:
             if self._above is None:
                 raise LimitError(f"the limit of {self._most} patterns with the same fixed texts is reached")
-            self._above(self.value, [postings.ids for postings in others])
+            self._above(self.value, list(others))
 
 
 class Residual(Generic[Pattern]):
@@ -102,21 +103,21 @@ class Residual(Generic[Pattern]):
     __slots__ = ("_patterns", "_piece_of", "_under")
 
     def __init__(self) -> None:
-        self._patterns: dict[Pattern, tuple[PostingList, Texts]] = {}
+        self._patterns: dict[Pattern, tuple[SelectorPostings, Texts]] = {}
         # The piece that each pattern is filed under; None while there are few patterns.
         self._piece_of: dict[Pattern, _Piece] | None = None
         # By kind of piece: length -> piece -> patterns.  No inner dict is empty.
-        self._under: tuple[dict[int, dict[bytes, dict[Pattern, PostingList]]], ...] = ()
+        self._under: tuple[dict[int, dict[bytes, dict[Pattern, SelectorPostings]]], ...] = ()
 
     def __len__(self) -> int:
         return len(self._patterns)
 
-    def get(self, pattern: Pattern) -> PostingList | None:
+    def get(self, pattern: Pattern) -> SelectorPostings | None:
         """Return the posting list of a pattern, or None."""
         found = self._patterns.get(pattern)
         return None if found is None else found[0]
 
-    def add(self, pattern: Pattern, postings: PostingList, texts: Texts, limit: AlikeLimit | None = None) -> None:
+    def add(self, pattern: Pattern, postings: SelectorPostings, texts: Texts, limit: AlikeLimit | None = None) -> None:
         """Add a pattern.  Raises the errors of `limit`, if there is one."""
         if self._piece_of is not None:
             self._file(pattern, postings, texts, limit)
@@ -141,7 +142,7 @@ class Residual(Generic[Pattern]):
             if not pieces:
                 del lengths[len(piece)]
 
-    def find(self, text: bytes, start: int = 0, beside: bytes = b"") -> Iterable[tuple[Pattern, PostingList]]:
+    def find(self, text: bytes, start: int = 0, beside: bytes = b"") -> Iterable[tuple[Pattern, SelectorPostings]]:
         """Return candidates for the text from `start` on, without repeats.
 
         They include every pattern that matches.  A piece inside may also come from
@@ -153,7 +154,7 @@ class Residual(Generic[Pattern]):
                 for pattern, (postings, (starts_with, ends_with, _)) in self._patterns.items()
                 if text.startswith(starts_with, start) and text.endswith(ends_with)
             ]
-        found: dict[Pattern, PostingList] = {}
+        found: dict[Pattern, SelectorPostings] = {}
         # Look up each distinct length of piece; then add the patterns without a piece.
         starts, ends, insides, always = self._under
         for length, pieces in starts.items():
@@ -172,11 +173,11 @@ class Residual(Generic[Pattern]):
             found.update(pieces[b""])
         return found.items()
 
-    def posting_lists(self) -> Iterator[PostingList]:
+    def posting_lists(self) -> Iterator[SelectorPostings]:
         """Iterate over all posting lists."""
         return (postings for postings, _ in self._patterns.values())
 
-    def _file(self, pattern: Pattern, postings: PostingList, texts: Texts, limit: AlikeLimit | None) -> None:
+    def _file(self, pattern: Pattern, postings: SelectorPostings, texts: Texts, limit: AlikeLimit | None) -> None:
         """File a pattern under the piece that has the fewest others."""
         assert self._piece_of is not None
         best, fewest = (_ALWAYS, b""), -1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from skipfilter.topics.tables.base import PostingList
+from skipfilter.topics.tables.base import SelectorPostings
 from skipfilter.topics.tables.residual import Residual, Texts
 from skipfilter.topics.trie import Node, Trie
 from skipfilter.topics.words import MANY, ONE
@@ -22,6 +22,7 @@ from skipfilter.topics.words import MANY, ONE
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
+    from skipfilter.topics.matchers import Matcher
     from skipfilter.topics.tables.base import Table
     from skipfilter.topics.tables.residual import AlikeLimit
     from skipfilter.topics.words import Wildcard
@@ -54,14 +55,16 @@ class SegmentTrie(Generic[Rest]):
         self.verified = 0
         self._table = table
         self._alike = alike
-        self._trie: Trie[bytes, PostingList | Residual[Rest]] = Trie()
+        self._trie: Trie[bytes, SelectorPostings | Residual[Rest]] = Trie()
 
     @property
-    def root(self) -> Node[bytes, PostingList | Residual[Rest]]:
+    def root(self) -> Node[bytes, SelectorPostings | Residual[Rest]]:
         """The node where paths begin."""
         return self._trie.root
 
-    def declare(self, path: Path, rest: Rest | None, texts: Texts, *, is_limited: bool = True) -> PostingList:
+    def declare(
+        self, declared: str | Matcher, path: Path, rest: Rest | None, texts: Texts, *, is_limited: bool = True
+    ) -> SelectorPostings:
         """Return the posting list of a pattern, and make it if it is new.
 
         If its path ends with MANY, `rest` is what follows, with its fixed text.  Raises
@@ -72,8 +75,8 @@ class SegmentTrie(Generic[Rest]):
         # 1. Only whole segments: the node holds the posting list.
         if rest is None:
             if node.value is None:
-                node.value = PostingList(self._table, (path, None))
-            assert isinstance(node.value, PostingList)
+                node.value = SelectorPostings(self._table, declared)
+            assert isinstance(node.value, SelectorPostings)
             return node.value
         # 2. Other parts: the node holds a residual.
         if node.value is None:
@@ -81,24 +84,24 @@ class SegmentTrie(Generic[Rest]):
         assert isinstance(node.value, Residual)
         postings = node.value.get(rest)
         if postings is None:
-            postings = PostingList(self._table, (path, rest))
+            postings = SelectorPostings(self._table, declared)
             node.value.add(rest, postings, texts, self._alike if is_limited else None)
         return postings
 
-    def get(self, path: Path, rest: Rest) -> PostingList | None:
+    def get(self, path: Path, rest: Rest) -> SelectorPostings | None:
         """Return the posting list of a pattern in a residual, or None."""
-        node: Node[bytes, PostingList | Residual[Rest]] | None = self._trie.root
+        node: Node[bytes, SelectorPostings | Residual[Rest]] | None = self._trie.root
         for word in path:
             if (node := node and node.child(word)) is None:
                 return None
         assert node is not None
         return node.value.get(rest) if isinstance(node.value, Residual) else None
 
-    def remove(self, postings: PostingList) -> None:
-        """Forget the posting list, and the nodes that only it needed."""
-        path, rest = postings.path
+    def remove(self, path: Path, rest: Rest | None) -> None:
+        """Forget a posting list, and the nodes that only it needed."""
         node = self._trie.node(path)
-        if isinstance(node.value, Residual):
+        if rest is not None:
+            assert isinstance(node.value, Residual)
             node.value.remove(rest)
             if node.value:
                 return
@@ -108,18 +111,18 @@ class SegmentTrie(Generic[Rest]):
     def find(
         self,
         text: bytes,
-        roots: Sequence[Node[bytes, PostingList | Residual[Rest]]],
+        roots: Sequence[Node[bytes, SelectorPostings | Residual[Rest]]],
         fits_one: Callable[[bytes], bool],
         read: Callable[[bytes], RestMatcher[Rest]],
         beside: bytes = b"",
-    ) -> list[PostingList]:
+    ) -> list[SelectorPostings]:
         """Walk along all branches below `roots`, and return the posting lists that
         match `text`.
 
         `fits_one` returns whether a segment matches ONE, and `read` reads the text for
         candidates.  `beside` is other text that may distinguish candidates.
         """
-        found: list[PostingList] = []
+        found: list[SelectorPostings] = []
         segments = text.split(b"/")
         frontier = roots
         begun = start = 0  # segments and bytes so far
@@ -166,11 +169,11 @@ class SegmentTrie(Generic[Rest]):
         # 3. The text has ended: the patterns that end here match.
         for node in frontier:
             if node.value is not None:
-                assert isinstance(node.value, PostingList)
+                assert isinstance(node.value, SelectorPostings)
                 found.append(node.value)
         return found
 
-    def posting_lists(self) -> Iterator[PostingList]:
+    def posting_lists(self) -> Iterator[SelectorPostings]:
         """Iterate over all posting lists."""
         for _, node in self._trie.nodes():
             if isinstance(node.value, Residual):
@@ -186,8 +189,6 @@ class SegmentTrie(Generic[Rest]):
             if isinstance(node.value, Residual):
                 assert node.value
                 node.value._check()
-            elif node.value is not None:
-                assert node.value.path == (path, None)
 
 
 def split(parts: AnyParts, one: object, *, wholly: bool = True) -> tuple[Path, AnyParts | None]:

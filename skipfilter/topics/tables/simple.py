@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipfilter.topics.matchers import Everything, Exact
-from skipfilter.topics.tables.base import PostingList
+from skipfilter.topics.tables.base import SelectorPostings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,65 +19,70 @@ class ExactTable:
     """Exact topics in a dict: a topic costs one lookup."""
 
     def __init__(self) -> None:
+        self.matcher_type = "exact"
         self.verified = 0
         self.compile: Callable[[str], Matcher] = Exact
-        self._lists: dict[str, PostingList] = {}  # by topic
+        self._lists: dict[str, SelectorPostings] = {}  # by topic
 
     def accepts(self, matcher: Matcher) -> bool:
         """Return whether it is an `Exact`."""
         return type(matcher) is Exact
 
-    def declare(self, matcher: Matcher) -> PostingList:
+    def declare(self, declared: str | Matcher) -> SelectorPostings:
         """Return the posting list of the topic, and make it if it is new."""
-        postings = self._lists.get(matcher.pattern)
+        topic = declared if isinstance(declared, str) else declared.pattern
+        postings = self._lists.get(topic)
         if postings is None:
-            postings = self._lists[matcher.pattern] = PostingList(self, matcher.pattern)
+            postings = self._lists[topic] = SelectorPostings(self, declared)
         return postings
 
-    def remove(self, postings: PostingList) -> None:
+    def remove(self, postings: SelectorPostings) -> None:
         """Forget the topic."""
-        del self._lists[postings.path]
+        del self._lists[postings.pattern]
 
-    def find(self, topic: str) -> Iterable[PostingList]:
+    def find(self, topic: str) -> Iterable[SelectorPostings]:
         """Return the posting list of `topic`, if there is one."""
         postings = self._lists.get(topic)
         return () if postings is None else (postings,)
 
-    def posting_lists(self) -> Iterable[PostingList]:
+    def posting_lists(self) -> Iterable[SelectorPostings]:
         """Return all posting lists."""
         return self._lists.values()
 
     def _check(self) -> None:
-        assert all(postings.path == topic for topic, postings in self._lists.items())
+        assert all(postings.pattern == topic for topic, postings in self._lists.items())
 
 
 class EverythingTable:
     """The pattern `*`, which has one posting list if any value declares it."""
 
     def __init__(self) -> None:
+        self.matcher_type = "everything"
         self.verified = 0
         self.compile: Callable[[str], Matcher] = Everything
-        self._lists: list[PostingList] = []  # one or none
+        self._lists: list[SelectorPostings] = []  # one or none
 
     def accepts(self, matcher: Matcher) -> bool:
         """Return whether it is an `Everything`."""
         return type(matcher) is Everything
 
-    def declare(self, matcher: Matcher) -> PostingList:
+    def declare(self, declared: str | Matcher) -> SelectorPostings:
         """Return the posting list, and make it if it is new."""
+        if isinstance(declared, str):
+            self.compile(declared)  # which refuses all but *
         if not self._lists:
-            self._lists.append(PostingList(self, None))
+            self._lists.append(SelectorPostings(self, declared))
         return self._lists[0]
 
-    def remove(self, postings: PostingList) -> None:
+    def remove(self, postings: SelectorPostings) -> None:
         """Forget the posting list."""
         self._lists.remove(postings)
 
-    def find(self, topic: str) -> Iterable[PostingList]:
+    def find(self, topic: str) -> Iterable[SelectorPostings]:
         """Return the posting list, if there is one."""
         return self._lists
 
-    def posting_lists(self) -> Iterable[PostingList]:
+    def posting_lists(self) -> Iterable[SelectorPostings]:
         """Return the posting list, if there is one."""
         return self._lists
 
@@ -91,36 +96,39 @@ class LinearTable:
     A topic costs O(distinct patterns).
     """
 
-    def __init__(self, compile: Callable[[str], Matcher]) -> None:
+    def __init__(self, matcher_type: str, compile: Callable[[str], Matcher]) -> None:
+        self.matcher_type = matcher_type
         self.verified = 0
         self.compile = compile
-        self._lists: dict[Matcher, PostingList] = {}  # by matcher
+        self._lists: dict[Matcher, SelectorPostings] = {}  # by matcher
 
     def accepts(self, matcher: Matcher) -> bool:
         """Return whether it equals the matcher that `compile` makes of its pattern."""
         # `compile` may be a function, which does not reveal the type of its matchers.
         return type(matcher) is self.compile or matcher == self.compile(matcher.pattern)
 
-    def declare(self, matcher: Matcher) -> PostingList:
+    def declare(self, declared: str | Matcher) -> SelectorPostings:
         """Return the posting list of the matcher, and make it if it is new."""
+        # The matcher is kept, because compiling is the caller's own code.
+        matcher = self.compile(declared) if isinstance(declared, str) else declared
         postings = self._lists.get(matcher)
         if postings is None:
-            postings = self._lists[matcher] = PostingList(self, matcher)
+            postings = self._lists[matcher] = SelectorPostings(self, matcher)
         return postings
 
-    def remove(self, postings: PostingList) -> None:
+    def remove(self, postings: SelectorPostings) -> None:
         """Forget the matcher."""
-        del self._lists[postings.path]
+        del self._lists[postings.matcher]
 
-    def find(self, topic: str) -> Iterable[PostingList]:
+    def find(self, topic: str) -> Iterable[SelectorPostings]:
         """Test each matcher, and return the posting lists of those that match."""
         self.verified += len(self._lists)
         # From a copy: a matcher of the caller's own may add and remove values.
         return [postings for matcher, postings in list(self._lists.items()) if matcher.match(topic)]
 
-    def posting_lists(self) -> Iterable[PostingList]:
+    def posting_lists(self) -> Iterable[SelectorPostings]:
         """Return all posting lists."""
         return self._lists.values()
 
     def _check(self) -> None:
-        assert all(postings.path == matcher for matcher, postings in self._lists.items())
+        assert all(postings.declared == matcher for matcher, postings in self._lists.items())

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cachetools import LRUCache
 
-from skipfilter.topics.matchers.uri_template import VALUE, Subject, UriTemplate, encoded, is_value
-from skipfilter.topics.tables.segments import SegmentTrie, split, texts
+from skipfilter.topics.matchers.uri_template import VALUE, Subject, UriTemplate, encoded, is_value, segments_of
+from skipfilter.topics.tables.segments import MAX_DEPTH, SegmentTrie, split, texts
+from skipfilter.topics.words import ONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from skipfilter.topics.matchers import Matcher
     from skipfilter.topics.matchers.uri_template import TemplatePart
-    from skipfilter.topics.tables.base import PostingList
+    from skipfilter.topics.tables.base import SelectorPostings
     from skipfilter.topics.tables.residual import AlikeLimit
+    from skipfilter.topics.tables.segments import Path
 
 COMPILED: Final = 1_000
 """The number of compiled templates that are cached."""
@@ -38,6 +40,7 @@ class UriTemplateTable:
     """
 
     def __init__(self, alike: AlikeLimit | None = None) -> None:
+        self.matcher_type = "uritemplate"
         # The newest templates, for a value that declares what another has declared.
         self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)
         self._trie: SegmentTrie[Rest] = SegmentTrie(self, alike)
@@ -54,17 +57,16 @@ class UriTemplateTable:
         """Return whether it is a `UriTemplate`."""
         return type(matcher) is UriTemplate
 
-    def declare(self, matcher: Matcher) -> PostingList:
+    def declare(self, declared: str | Matcher) -> SelectorPostings:
         """Return the posting list of the template, and make it if it is new."""
-        assert isinstance(matcher, UriTemplate)
-        path, rest = split(matcher.parts, VALUE)
-        return self._trie.declare(path, rest, texts(rest or ()))
+        path, rest = self._split(declared)
+        return self._trie.declare(declared, path, rest, texts(rest or ()))
 
-    def remove(self, postings: PostingList) -> None:
+    def remove(self, postings: SelectorPostings) -> None:
         """Forget the posting list, and the nodes that only it needed."""
-        self._trie.remove(postings)
+        self._trie.remove(*self._split(postings.declared))
 
-    def find(self, topic: str) -> list[PostingList]:
+    def find(self, topic: str) -> list[SelectorPostings]:
         """Return the posting lists of the templates that match `topic`."""
         return self._trie.find(encoded(topic), self._roots, is_value, Subject)
 
@@ -73,9 +75,18 @@ class UriTemplateTable:
         """The number of templates that were tested one by one so far."""
         return self._trie.verified
 
-    def posting_lists(self) -> Iterator[PostingList]:
+    def posting_lists(self) -> Iterator[SelectorPostings]:
         """Iterate over all posting lists."""
         return self._trie.posting_lists()
+
+    def _split(self, declared: str | Matcher) -> tuple[Path, Rest | None]:
+        if isinstance(declared, str):
+            segments = segments_of(declared)  # most templates have no more than these
+            if segments is not None and len(segments) < MAX_DEPTH:
+                return tuple([ONE if segment is None else segment for segment in segments]), None
+        template = self.compile(declared) if isinstance(declared, str) else declared
+        assert isinstance(template, UriTemplate)
+        return split(template.parts, VALUE)
 
     def _check(self) -> None:
         self._trie._check()

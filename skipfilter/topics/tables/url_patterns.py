@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from skipfilter.topics.matchers import Matcher
-    from skipfilter.topics.tables.base import PostingList
+    from skipfilter.topics.tables.base import SelectorPostings
     from skipfilter.topics.tables.residual import AlikeLimit
+    from skipfilter.topics.tables.segments import Path
 
 _BESIDE: Final = (HOSTNAME, SEARCH, HASH)
 """The components other than the path whose fixed text distinguishes candidates."""
@@ -64,10 +65,11 @@ class UrlPatternTable:
         *,
         regexp_groups: bool = False,
     ) -> None:
+        self.matcher_type = "urlpattern"
         self._regexp_groups = regexp_groups
         self._base_url = base_url
         self._max_cost = max_cost
-        self._costs: dict[PostingList, int] = {}  # those of patterns with groups
+        self._costs: dict[SelectorPostings, int] = {}  # those of patterns with groups
         self._spent = 0  # their sum
         # The newest patterns, for a value that declares what another has declared.
         # Those with groups are not among them, because their automata take memory.
@@ -87,32 +89,30 @@ class UrlPatternTable:
         """Return whether it is a `UrlPattern` with the same base URL."""
         return type(matcher) is UrlPattern and matcher.base_url == self._base_url
 
-    def declare(self, matcher: Matcher) -> PostingList:
+    def declare(self, declared: str | Matcher) -> SelectorPostings:
         """Return the posting list of the pattern, and make it if it is new."""
-        assert isinstance(matcher, UrlPattern)
-        conditions = matcher.conditions
-        path, parts = split(matcher.path, NAME, wholly=not conditions)
-        path = (ONE if matcher.origin is None else matcher.origin, *path)
-        if parts is None:
-            return self._trie.declare(path, None, texts(()))
+        matcher = self._matcher(declared)
+        path, rest = _split(matcher)
+        if rest is None:
+            return self._trie.declare(declared, path, None, texts(()))
+        parts, conditions = rest
         others = [wanted for place, wanted in conditions if place in _BESIDE and not isinstance(wanted, Regexp)]
-        rest = parts, conditions
         cost = matcher.cost
         is_new = cost > 0 and self._trie.get(path, rest) is None
         if is_new and self._spent + cost > self._max_cost:
             raise LimitError(f"the limit of {self._max_cost} different URL Patterns with groups is reached")
-        postings = self._trie.declare(path, rest, texts(parts, *others), is_limited=not cost)
+        postings = self._trie.declare(declared, path, rest, texts(parts, *others), is_limited=not cost)
         if is_new:
             self._costs[postings] = cost
             self._spent += cost
         return postings
 
-    def remove(self, postings: PostingList) -> None:
+    def remove(self, postings: SelectorPostings) -> None:
         """Forget the pattern, and the nodes that only it needed."""
-        self._trie.remove(postings)
+        self._trie.remove(*_split(self._matcher(postings.declared)))
         self._spent -= self._costs.pop(postings, 0)
 
-    def find(self, topic: str) -> list[PostingList]:
+    def find(self, topic: str) -> list[SelectorPostings]:
         """Return the posting lists of the patterns that match `topic`."""
         root = self._trie.root
         url = parse(topic, self._base_url) if root.leads_on() else None
@@ -129,14 +129,26 @@ class UrlPatternTable:
         """The number of patterns that were tested one by one so far."""
         return self._trie.verified
 
-    def posting_lists(self) -> Iterator[PostingList]:
+    def posting_lists(self) -> Iterator[SelectorPostings]:
         """Iterate over all posting lists."""
         return self._trie.posting_lists()
+
+    def _matcher(self, declared: str | Matcher) -> UrlPattern:
+        matcher = self.compile(declared) if isinstance(declared, str) else declared
+        assert isinstance(matcher, UrlPattern)
+        return matcher
 
     def _check(self) -> None:
         self._trie._check()
         assert self._spent == sum(self._costs.values()) <= self._max_cost
         assert self._costs.keys() <= set(self.posting_lists())
+
+
+def _split(matcher: UrlPattern) -> tuple[Path, Rest | None]:
+    """Return the path of a pattern in the trie, and what is left of it."""
+    path, parts = split(matcher.path, NAME, wholly=not matcher.conditions)
+    origin = ONE if matcher.origin is None else matcher.origin
+    return (origin, *path), None if parts is None else (parts, matcher.conditions)
 
 
 class _Candidates:

@@ -41,7 +41,8 @@ from skipfilter.topics.words import MAX_WORDS, Grammar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from skipfilter import CompiledSelector, Matcher, Selector
+    from skipfilter import CompiledSelector, Matcher, PostingList, Selector
+    from skipfilter.topics.tables import SelectorPostings
 
 BASE = "https://e.com/hub"
 
@@ -77,7 +78,7 @@ class Counting(SelectorIndex):
         super().__init__(base_url=BASE, matchers={"prefix": Prefix}, **options)
         self.asked: list[str] = []
 
-    def posting_lists(self, key: str, start: int = 0) -> list[BitMap64]:
+    def posting_lists(self, key: str, start: int = 0) -> list[SelectorPostings]:
         self.asked.append(key)
         return super().posting_lists(key, start)
 
@@ -751,9 +752,9 @@ def test_the_number_of_templates_that_only_a_matcher_can_distinguish_is_bounded(
 def test_a_function_may_decide_about_templates_above_the_limit() -> None:
     asked: list[tuple[object, list[list[int]]]] = []
 
-    def ask(value: object, ids: list[BitMap64]) -> None:
-        asked.append((value, sorted(map(list, ids))))
-        if len(ids) == 8:
+    def ask(value: object, others: list[PostingList]) -> None:
+        asked.append((value, sorted(map(list, others))))
+        if len(others) == 8:
             raise PermissionError(value)
 
     index = SelectorIndex(max_alike=5, above_max_alike=ask)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from skipfilter.topics.tables import ExactTable
-from skipfilter.topics.tables.base import PostingList
+from skipfilter.topics.tables.base import SelectorPostings
 from skipfilter.topics.tables.residual import FEW, LONGEST, TRIED, WINDOWS, Residual, Texts
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 NOTHING = Texts(b"", b"", ())
 
 
-def at(path: int) -> PostingList:
-    return PostingList(ExactTable(), path)
+def at(path: int) -> SelectorPostings:
+    return SelectorPostings(ExactTable(), str(path))
 
 
 def filled(texts: Iterable[Texts]) -> Residual[int]:
@@ -89,7 +89,7 @@ class AgainstOneByOne(RuleBasedStateMachine):
     def find(self, before: bytes, text: bytes) -> None:
         found = dict(self.residual.find(before + text, len(before)))
         assert found.keys() >= {pattern for pattern, texts in self.texts.items() if asks_for(texts, text)}
-        assert all(postings.path == pattern for pattern, postings in found.items())
+        assert all(postings.declared == str(pattern) for pattern, postings in found.items())
         if self.residual._piece_of is not None:
             # The end of a text may be longer than its rest; the pattern is a candidate
             # nevertheless.
@@ -103,10 +103,11 @@ class AgainstOneByOne(RuleBasedStateMachine):
     def holds(self) -> None:
         self.residual._check()
         assert len(self.residual) == len(self.texts)
-        assert {postings.path for postings in self.residual.posting_lists()} == set(self.texts)
-        assert all(
-            postings is not None and postings.path == p for p in self.texts for postings in [self.residual.get(p)]
-        )
+        assert {postings.declared for postings in self.residual.posting_lists()} == set(map(str, self.texts))
+        for pattern in self.texts:
+            postings = self.residual.get(pattern)
+            assert postings is not None
+            assert postings.declared == str(pattern)
         assert self.residual.get(-1) is None
 
     def teardown(self) -> None:

@@ -59,7 +59,7 @@ def test_a_linear_table_tests_each_matcher_once() -> None:
         def __hash__(self) -> int:
             return hash(self.pattern)
 
-    table: Table = LinearTable(Contains)
+    table: Table = LinearTable("own", Contains)
     posting_lists = {pattern: table.declare(table.compile(pattern)) for pattern in ("a", "b", "ab", "a")}
     assert len(list(table.posting_lists())) == 3
     assert set(table.find("ab")) == set(posting_lists.values())
@@ -75,6 +75,6 @@ def test_a_linear_table_accepts_the_matchers_of_the_library() -> None:
     def compile(pattern: str) -> Matcher:
         return compile_matcher("amqp", pattern)
 
-    table: Table = LinearTable(compile)
+    table: Table = LinearTable("own", compile)
     posting_lists = [table.declare(table.compile(pattern)) for pattern in ("a.*", "#.b", "*")]
     assert list(table.find("a.b")) == posting_lists[:2]

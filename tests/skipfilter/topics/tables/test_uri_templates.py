@@ -13,30 +13,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipfilter import UriTemplate
+from skipfilter.topics.matchers.uri_template import VALUE, segments_of
 from skipfilter.topics.tables import UriTemplateTable
-from skipfilter.topics.tables.segments import MAX_DEPTH
+from skipfilter.topics.tables.segments import MAX_DEPTH, split
 from skipfilter.topics.tables.uri_templates import COMPILED
+from skipfilter.topics.words import ONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skipfilter.topics.tables import PostingList
+    from skipfilter.topics.tables import SelectorPostings
 
 
-def filled(templates: Iterable[str]) -> tuple[UriTemplateTable, dict[str, PostingList]]:
+def filled(templates: Iterable[str]) -> tuple[UriTemplateTable, dict[str, SelectorPostings]]:
     table = UriTemplateTable()
     posting_lists = {template: table.declare(UriTemplate(template)) for template in templates}
     table._check()
     return table, posting_lists
 
 
-def find_once(table: UriTemplateTable, topic: str) -> set[PostingList]:
+def find_once(table: UriTemplateTable, topic: str) -> set[SelectorPostings]:
     found = list(table.find(topic))
     assert len(set(found)) == len(found)
     return set(found)
 
 
-def agree(table: UriTemplateTable, posting_lists: dict[str, PostingList], topic: str) -> None:
+def agree(table: UriTemplateTable, posting_lists: dict[str, SelectorPostings], topic: str) -> None:
     expected = {postings for template, postings in posting_lists.items() if UriTemplate(template).match(topic)}
     missed = {
         template for template, postings in posting_lists.items() if postings in expected ^ find_once(table, topic)
@@ -140,6 +142,22 @@ def test_a_bag_that_overflows_and_empties_always_agrees(seed: int) -> None:
                 posting_lists = {t: postings for t, postings in posting_lists.items() if postings is not gone}
                 agree(table, posting_lists, rng.choice(topics))
         assert not table._trie.root.leads_on()
+
+
+@given(st.lists(st.sampled_from([*LITERALS, *EXPRESSIONS, "%", "{}", "{x", "x}", "{x y}", " ", "\ud800"]), max_size=8))
+def test_the_segments_of_a_text_are_those_of_a_parse(pieces: list[str]) -> None:
+    pattern = "".join(pieces)
+    segments = segments_of(pattern)
+    if segments is not None:
+        path, rest = split(UriTemplate(pattern).parts, VALUE)
+        assert (path, rest) == (tuple(ONE if one is None else one for one in segments), None)
+
+
+def test_the_segments_of_usual_templates_are_found_without_a_parse() -> None:
+    assert segments_of("https://e.com/users/{id}") == [b"https:", b"", b"e.com", b"users", None]
+    assert segments_of("") == [b""]
+    for other in ("/{+x}", "/{x,y}", "/{x}.json", "/%41", "/é", "/{x*}", "/{/x}", "/{x.y}"):
+        assert segments_of(other) is None
 
 
 def test_equivalent_templates_share_an_entry() -> None:

@@ -20,26 +20,26 @@ from skipfilter.topics.tables import AlikeLimit, UrlPatternTable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skipfilter.topics.tables import PostingList
+    from skipfilter.topics.tables import SelectorPostings
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "vectors" / "url_pattern.json").read_text("utf-8"))
 BASE = "https://e.com/hub"
 
 
-def filled(patterns: Iterable[str], base_url: str | None = BASE) -> tuple[UrlPatternTable, dict[str, PostingList]]:
+def filled(patterns: Iterable[str], base_url: str | None = BASE) -> tuple[UrlPatternTable, dict[str, SelectorPostings]]:
     table = UrlPatternTable(base_url)
     posting_lists = {pattern: table.declare(table.compile(pattern)) for pattern in patterns}
     table._check()
     return table, posting_lists
 
 
-def find_once(table: UrlPatternTable, topic: str) -> set[PostingList]:
+def find_once(table: UrlPatternTable, topic: str) -> set[SelectorPostings]:
     found = list(table.find(topic))
     assert len(set(found)) == len(found)
     return set(found)
 
 
-def agree(table: UrlPatternTable, posting_lists: dict[str, PostingList], topic: str) -> None:
+def agree(table: UrlPatternTable, posting_lists: dict[str, SelectorPostings], topic: str) -> None:
     found = find_once(table, topic)
     differing = {p for p, postings in posting_lists.items() if (postings in found) is not table.compile(p).match(topic)}
     assert not differing, topic

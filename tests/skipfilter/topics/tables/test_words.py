@@ -16,7 +16,7 @@ from skipfilter.topics.tables import WordTable
 
 if TYPE_CHECKING:
     from skipfilter.topics import Grammar
-    from skipfilter.topics.tables import PostingList
+    from skipfilter.topics.tables import SelectorPostings
 
 VECTORS: dict[str, dict[str, Any]] = {
     name: json.loads((Path(__file__).parents[3] / "vectors" / f"{name}.json").read_text("utf-8"))
@@ -25,7 +25,7 @@ VECTORS: dict[str, dict[str, Any]] = {
 TABLES: dict[str, tuple[Grammar, type[Amqp | Mqtt]]] = {"amqp": (AMQP, Amqp), "mqtt": (MQTT, Mqtt)}
 
 
-def find_once(table: WordTable, topic: str) -> set[PostingList]:
+def find_once(table: WordTable, topic: str) -> set[SelectorPostings]:
     found = list(table.find(topic))
     assert len(set(found)) == len(found)
     return set(found)
