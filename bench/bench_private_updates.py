@@ -80,7 +80,7 @@ def indexed(declared: list[tuple[Selector, ...]]) -> Callable[[tuple[str, ...]],
     return receivers(
         SkipFilter(SelectorIndex()),
         SkipFilter(SelectorIndex()),
-        lambda readers: [readers.add(n, selectors) for n, selectors in enumerate(declared)],
+        lambda readers: readers.add_many(enumerate(declared)),
     )
 
 
@@ -91,9 +91,7 @@ def predicates(matchers: list[tuple[Matcher, ...]]) -> Callable[[tuple[str, ...]
         """Return whether subscriber number `n` has a selector that matches `topic`."""
         return wants(matchers[n], (topic,))
 
-    return receivers(
-        SkipFilter(passes), SkipFilter(passes), lambda readers: [readers.add(n) for n in range(len(matchers))]
-    )
+    return receivers(SkipFilter(passes), SkipFilter(passes), lambda readers: readers.add_many(range(len(matchers))))
 
 
 def receivers(

@@ -6,22 +6,23 @@ one OR or AND of bitmaps.  Values declare selectors:
 
 >>> from skipfilter import SelectorIndex, SkipFilter
 >>> readers = SkipFilter(SelectorIndex())
->>> _ = readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
->>> _ = readers.add("bob", [("exact", "https://example.com/books/1")])
+>>> readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
+>>> readers.add("bob", [("exact", "https://example.com/books/1")])
 >>> readers.match_any("https://example.com/books/1")
 ['alice', 'bob']
 
 or any predicate decides, or criteria on a message's fields (`FieldFilter`):
 
 >>> multiples = SkipFilter(lambda value, key: value % key == 0)
->>> ids = [multiples.add(number) for number in range(10)]
+>>> multiples.add_many(range(10))
 >>> multiples.match_any(2, 3)
 [0, 2, 3, 4, 6, 8, 9]
 """
 
 from __future__ import annotations
 
-from skipfilter.core.filter import CacheInfo, SkipFilter
+from skipfilter.core.container import Stats
+from skipfilter.core.filter import SkipFilter
 from skipfilter.core.sources import Index, Source
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
 from skipfilter.fields import FieldFilter
@@ -46,7 +47,6 @@ from skipfilter.topics.matchers import (
 __all__ = [
     "MATCHERS",
     "Amqp",
-    "CacheInfo",
     "CompiledSelector",
     "Everything",
     "Exact",
@@ -63,6 +63,7 @@ __all__ = [
     "SkipFilter",
     "SkipFilterError",
     "Source",
+    "Stats",
     "UriTemplate",
     "UrlPattern",
     "WordPattern",

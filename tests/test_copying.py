@@ -36,7 +36,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 URL = "http://127.0.0.1:1/.well-known/mercure"
 COPIED: list[Any] = [
     skipfilter.Amqp("a.*"),
-    skipfilter.CacheInfo(1, 2, 3),
+    skipfilter.Stats(1, 2, 3, 4, 5, 6, 7, 8),
     skipfilter.Everything(),
     skipfilter.Exact("a"),
     skipfilter.Explanation(("exact", "a"), None),

@@ -19,8 +19,8 @@ import skipfilter
 from skipfilter.text import INSTALL
 
 PUBLIC = {
-    "skipfilter": "Amqp CacheInfo CompiledSelector Everything Exact Explanation FieldFilter Index LimitError MATCHERS Matcher "
-    "Mqtt PatternError PostingList Selector SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern "
+    "skipfilter": "Amqp CompiledSelector Everything Exact Explanation FieldFilter Index LimitError MATCHERS Matcher "
+    "Mqtt PatternError PostingList Selector SelectorIndex SkipFilter SkipFilterError Source Stats UriTemplate UrlPattern "
     "WordPattern compile_matcher",
     "skipfilter.bulk": "BadInput BroadcastLimit PipelineError match",
     "skipfilter.engines": "ENGINES Engine Filter InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.turns import Pace
-    from skipfilter import CacheInfo, CompiledSelector, PostingList, Selector
+    from skipfilter import CompiledSelector, PostingList, Stats
 
 Role: TypeAlias = Literal["subscribed", "granted"]
 Key: TypeAlias = tuple[Role, str]
@@ -80,7 +80,8 @@ class Audience:
         patterns are too similar to those of other seats.
         """
         seat = Seat(subscriber, holder)
-        seat.id = self._filter.add(seat)
+        self._filter.add(seat)
+        seat.id = self._filter.id_of(seat)
         return seat
 
     def _require_alike(self, seat: Seat, others: Sequence[PostingList]) -> None:
@@ -102,9 +103,9 @@ class Audience:
     def __len__(self) -> int:
         return len(self._filter)
 
-    def cache_info(self) -> CacheInfo:
+    def stats(self) -> Stats:
         """Return how the cache of topics is used."""
-        return self._filter.cache_info()
+        return self._filter.stats()
 
     def __iter__(self) -> Iterator[Seat]:
         """Iterate over all present seats, oldest first."""
@@ -201,7 +202,7 @@ class SeatIndex:
         )
         self._subscribed, self._granted = index(), index()
 
-    def add(self, id: int, value: Seat, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
+    def add(self, id: int, value: Seat, selectors: object = ()) -> None:
         """Add a seat to the index of subscriptions, and of grants if it has any.
 
         Its subscriber has the matchers; `selectors` is not used.  If an error is

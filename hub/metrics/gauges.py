@@ -30,15 +30,15 @@ async def gauges(hub: Hub, connections: Connections | None) -> Mapping[tuple[str
     If the history does not answer in time, its numbers are left out.
     """
     delivery, authorizer = hub.delivery, hub.authorizer
-    audience = delivery.audience.cache_info()
+    audience = delivery.audience.stats()
     tokens, token_bytes = authorizer.cached
     numbers: dict[tuple[str, str], float] = {
         ("hub_streams_live", ""): delivery.live_count,
         ("hub_updates_in_flight", ""): hub.window.in_flight,
         ("hub_cache_lookups_total", "topics"): delivery.audience.lookups,
         ("hub_cache_misses_total", "topics"): audience.misses,
-        ("hub_cache_entries", "topics"): audience.entries,
-        ("hub_cache_bytes", "topics"): audience.size,
+        ("hub_cache_entries", "topics"): audience.keys,
+        ("hub_cache_bytes", "topics"): audience.cache_bytes,
         ("hub_cache_lookups_total", "tokens"): authorizer.lookups,
         ("hub_cache_misses_total", "tokens"): authorizer.misses,
         ("hub_cache_entries", "tokens"): tokens,

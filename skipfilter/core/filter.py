@@ -19,13 +19,24 @@ Source: K. Burns, skipfilter (Go), 2022.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from skipfilter.core.container import Container, Stats, absent, names, pairs_of
 from skipfilter.core.entries import Entries
-from skipfilter.core.sources import Declarations, GroupedPredicate, Index, Predicate, Source
+from skipfilter.core.sources import (
+    Declarations,
+    GroupedPredicate,
+    Index,
+    Predicate,
+    Source,
+    checked,
+    no_selectors,
+    omitted,
+)
 from skipfilter.core.values import Values
-from skipfilter.errors import not_copied
 from skipfilter.posting_list import as_bitmap, union
+from skipfilter.text import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -34,24 +45,14 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from skipfilter.topics.explanation import Explanation
-    from skipfilter.topics.matchers import CompiledSelector, Selector
+    from skipfilter.topics.matchers import CompiledSelector, Matcher, Selector
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
+Selectors: TypeAlias = "Iterable[Selector | CompiledSelector | Matcher]"
 
 
-class CacheInfo(NamedTuple):
-    """How the cache of a filter is used."""
-
-    entries: int
-    """The number of cached keys."""
-    size: int
-    """About how many bytes they and their bitmaps take."""
-    misses: int
-    """How often a key was asked for that was not cached."""
-
-
-class SkipFilter(Generic[Value, Key]):
+class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
     """A set of values, and for each key the subset that matches it.
 
     `source` is a predicate `test(value, key)`, a `Source`, or an `Index` such as
@@ -78,8 +79,7 @@ class SkipFilter(Generic[Value, Key]):
     copied or pickled.
 
     >>> multiples = SkipFilter(lambda value, key: value % key == 0)
-    >>> for number in range(10):
-    ...     _ = multiples.add(number)
+    >>> multiples.add_many(range(10))
     >>> multiples.match_any(2, 3)
     [0, 2, 3, 4, 6, 8, 9]
     >>> multiples.match_all(2, 3)
@@ -95,30 +95,29 @@ class SkipFilter(Generic[Value, Key]):
         max_bytes: int = 2**28,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        if isinstance(source, type):
-            raise TypeError(f"{source.__name__} is a class; pass an instance of it")
         self._values: Values[Value] = Values()
         self._resolve = self._values.resolve
         self._source: Source[Value, Key] | Index[Value, Key]
-        if isinstance(source, (Source, Index)):
+        if isinstance(source, (Source, Index)) and not isinstance(source, type):
             if group is not None:
                 raise ValueError("group= is for a predicate; this source needs none")
             self._source = source
         elif group is None:
-            self._source = Predicate(source, self._values)
+            self._source = Predicate(checked(source), self._values)
         else:
-            self._source = GroupedPredicate(source, self._values, group)
+            self._source = GroupedPredicate(checked(source), self._values, group)
         self._needs_selectors = bool(getattr(source, "needs_selectors", False))
         self._entries = Entries(self._values, self._source, capacity, max_bytes)
         self._matched = self._entries.matched
         self._lock = threading.RLock() if lock is None else lock
 
-    __reduce__ = not_copied
+    def __repr__(self) -> str:
+        return f"<SkipFilter: {len(self):,} values, {len(self._entries):,} cached keys>"
 
     # -- the values
 
-    def add(self, value: Value, selectors: Iterable[Selector | CompiledSelector] | None = None) -> int:
-        """Add `value`, and return its id.  A value that is in the filter keeps its id.
+    def add(self, value: Value, selectors: Selectors | None = None) -> None:
+        """Add `value`.  A value that is in the filter keeps its place.
 
         `selectors` are those that the value declares, if the source takes selectors;
         None means that they are omitted.  Takes O(log n), and the time of the source.
@@ -128,68 +127,74 @@ class SkipFilter(Generic[Value, Key]):
         """
         if selectors is None:
             if self._needs_selectors:
-                raise TypeError(f"the selectors of {value!r:.80} are missing; if it declares none, pass []")
+                raise omitted(value)
             selectors = ()
         with self._lock:
             values = self._values
             if (known := values.id_of(value)) is not None:
                 self._source.add(known, values.by_id[known], selectors)
-                return known
+                return
             id = values.next_id
             self._source.add(id, value, selectors)
             if values.next_id != id:
-                if (known := values.id_of(value)) is not None:  # `selectors` has added it
-                    return known
+                if values.id_of(value) is not None:  # `selectors` has added it
+                    return
                 self._source.discard(id, value)
                 raise RuntimeError("another value was added while the source took this one in")
-            return values.add(value)
+            values.add(value)
 
-    def remove(self, value: Value) -> None:
-        """Remove `value`.
+    def add_many(
+        self, items: Iterable[tuple[Value, Selectors]] | Mapping[Value, Selectors] | Iterable[Value], /
+    ) -> None:
+        """Add values in one step: no lookup sees only some of them.
 
-        Takes O(log n), whatever is cached.  Raises KeyError if it is absent.
+        `items` are pairs of a value and its selectors, or a mapping; for a predicate,
+        they are the values alone.  If the source raises, nothing has changed, and the
+        error has a note that names the value.  Takes about half as long as `add` of
+        each, and holds the lock for all of it.
         """
-        if not self.discard(value):
-            raise KeyError(value)
+        pairs: list[tuple[Value, Selectors]]
+        if isinstance(self._source, (Predicate, GroupedPredicate)):
+            if isinstance(items, Mapping):
+                raise no_selectors()
+            pairs = [(value, ()) for value in items]  # type: ignore[misc]
+        else:
+            pairs = pairs_of(items)  # type: ignore[arg-type]
+        with self._lock:
+            fresh = self._fresh(pairs)
+            add_many = getattr(self._source, "add_many", None)
+            id = self._values.next_id
+            if add_many is not None:
+                add_many(id, fresh)
+                if self._values.next_id != id:
+                    for at, (value, _) in enumerate(fresh):
+                        self._source.discard(id + at, value)
+                    raise RuntimeError("another value was added while the source took these in")
+            else:
+                self._add_each(id, fresh)
+            self._values.add_many([value for value, _ in fresh])
 
-    def discard(self, value: Value) -> bool:
-        """Remove `value` if it is present, and return whether it was.
+    def replace(self, value: Value, selectors: Selectors) -> None:
+        """Give a value other selectors, in one step: no lookup sees both, or none.
 
-        Takes O(log n).
+        The value is the newest then, with a new id.  Costs as much as `add` and
+        `remove`.  If the source raises, nothing has changed.  Raises KeyError if the
+        value is absent, and TypeError if the source takes no selectors.
         """
+        source = self._declarations()
         with self._lock:
             id = self._values.id_of(value)
             if id is None:
-                return False
-            # The stored value, and not an equal one that the source may treat
-            # differently.
-            self._source.discard(id, self._values.by_id[id])
-            self._values.remove(id)
-            return True
+                raise absent(value)
+            source.replace(id, self._values.next_id, self._values.by_id[id], selectors)
+            self._values.renew(id)
 
-    def clear(self) -> None:
-        """Remove all values, and forget all keys.
-
-        Takes O(n log n), and the time of the source for each value.
-        """
-        with self._lock:
-            for value in list(self._values):
-                self.discard(value)
-            self._entries.clear()
-
-    def __contains__(self, value: object) -> bool:
-        return value in self._values
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"<SkipFilter: {len(self):,} values, {len(self._entries):,} cached keys>"
-
-    def __iter__(self) -> Iterator[Value]:
-        """Iterate over a snapshot of the values, oldest first."""
-        with self._lock:
-            return iter(list(self._values))
+    def id_of(self, value: Value) -> int:
+        """Return the id of `value`.  Raises KeyError if it is absent.  Takes O(1)."""
+        id = self._values.id_of(value)
+        if id is None:
+            raise KeyError(value)
+        return id
 
     def walk(self, start: int = 0) -> Iterator[tuple[int, Value]]:
         """Iterate over (id, value) pairs from the id `start` on, oldest first.
@@ -273,25 +278,29 @@ class SkipFilter(Generic[Value, Key]):
 
     # -- for people
 
-    def cache_info(self) -> CacheInfo:
-        """Return how many keys are cached, about their bytes, and the misses.
+    def stats(self) -> Stats:
+        """Return how much is held and cached, and about how many bytes it takes.
 
-        Takes O(1).
+        Takes O(1).  Of a source of your own, only the cache and the values are known.
 
         >>> even = SkipFilter(lambda value, key: value % key == 0)
-        >>> even.match_any(2), even.match_any(2), even.cache_info()
-        ([], [], CacheInfo(entries=1, size=428, misses=1))
+        >>> even.match_any(2), even.match_any(2), even.stats().keys, even.stats().misses
+        ([], [], 1, 1)
         """
         with self._lock:
-            return CacheInfo(len(self._entries), self._entries.size, self._entries.misses)
-
-    def selectors(self, value: Value) -> tuple[Selector, ...]:
-        """Return the selectors that `value` declares, each once, as text.
-
-        Takes O(selectors).  Raises KeyError if the value is absent, and TypeError if
-        the source takes no selectors.
-        """
-        return self._declarations().selectors(value)
+            patterns, pattern_bytes, index_bytes = 0, 0, 0
+            if isinstance(self._source, Declarations):
+                patterns, pattern_bytes, index_bytes = self._source.sizes()
+            return Stats(
+                values=len(self._values),
+                patterns=patterns,
+                keys=len(self._entries),
+                misses=self._entries.misses,
+                value_bytes=self._values.size,
+                pattern_bytes=pattern_bytes,
+                index_bytes=index_bytes,
+                cache_bytes=self._entries.size,
+            )
 
     def explain(self, key: Key, value: Value) -> list[Explanation]:
         """Return, for each selector of `value`, whether it matches `key`, and why.
@@ -303,8 +312,7 @@ class SkipFilter(Generic[Value, Key]):
 
         >>> from skipfilter import SelectorIndex
         >>> readers = SkipFilter(SelectorIndex())
-        >>> declared = [("uritemplate", "/books/{id}"), ("amqp", "stock.*")]
-        >>> _ = readers.add("bob", declared)
+        >>> readers.add("bob", [("uritemplate", "/books/{id}"), ("amqp", "stock.*")])
         >>> matching, other = readers.explain("/books/1", "bob")
         >>> matching.selector, matching.variables, matching.reason
         (('uritemplate', '/books/{id}'), {'id': '1'}, None)
@@ -313,12 +321,59 @@ class SkipFilter(Generic[Value, Key]):
         """
         return self._declarations().explain(key, value)
 
+    # -- internals; the lock is held
+
     def _declarations(self) -> Declarations[Value, Key]:
         if not isinstance(self._source, Declarations):
-            raise TypeError("the source of this filter does not know the selectors of its values")
+            raise TypeError("the values of this filter declare nothing: its source decides what matches")
         return self._source
 
-    # -- internals; the lock is held
+    def _declared(self, value: Value) -> tuple[Selector, ...]:
+        return self._declarations().declared(value)
+
+    def _remove(self, id: int, value: Value) -> None:
+        self._source.discard(id, value)
+        self._values.remove(id)
+
+    def _emptied(self) -> object:
+        clear = getattr(self._source, "clear", None)
+        if clear is None and self._values:
+            return None
+        held = clear() if clear is not None else None
+        self._entries.clear()
+        return held, self._values.clear()
+
+    def _fresh(self, pairs: list[tuple[Value, Selectors]]) -> list[tuple[Value, Selectors]]:
+        """Return the pairs of values that are not in the filter, each once.
+
+        A value that is there, or comes twice, must have the same selectors again.
+        """
+        fresh: dict[Value, Selectors] = {}
+        for value, selectors in pairs:
+            if selectors is None:
+                raise omitted(value)
+            if (known := self._values.id_of(value)) is not None:
+                self._source.add(known, self._values.by_id[known], selectors)
+            elif value not in fresh:
+                fresh[value] = selectors
+            elif tuple(fresh[value]) != tuple(selectors):
+                raise ValueError(f"{brief(value)} comes twice, with different selectors")
+        return list(fresh.items())
+
+    def _add_each(self, first: int, fresh: list[tuple[Value, Selectors]]) -> None:
+        """Add the pairs to a source that cannot add many, or none of them."""
+        added = 0
+        try:
+            for value, selectors in fresh:
+                with names(value):
+                    self._source.add(first + added, value, selectors)
+                added += 1
+                if self._values.next_id != first:
+                    raise RuntimeError("another value was added while the source took these in")
+        except BaseException:
+            for at in range(added):
+                self._source.discard(first + at, fresh[at][0])
+            raise
 
     def _any(self, keys: tuple[Key, ...]) -> BitMap64:
         """Return the union over `keys`, as a new bitmap."""

@@ -9,12 +9,15 @@ that knows the posting lists of a key asks only for those that are new.
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 from itertools import compress, repeat
 from operator import length_hint
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
+from skipfilter.core.container import Container
 from skipfilter.posting_list import PostingList, union
+from skipfilter.text import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from skipfilter.core.values import Values
     from skipfilter.posting_list import Ids
     from skipfilter.topics.explanation import Explanation
-    from skipfilter.topics.matchers import CompiledSelector, Selector
+    from skipfilter.topics.matchers import CompiledSelector, Matcher, Selector
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
@@ -39,9 +42,13 @@ class Observer(Protocol[ValueIn]):
 
     If a value without selectors can match nothing, the source has an attribute
     `needs_selectors`, which is true.  Then an addition that omits them is refused.
+
+    A source may have two more methods.  `add_many(id, pairs)` takes in several new
+    values, with ids from `id` on, or with an error none; each pair has a value and its
+    selectors.  `clear()` forgets all values at once, and returns what is to be freed.
     """
 
-    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector]) -> None:
+    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector | Matcher]) -> None:
         """Take in a new value.
 
         Called again, with the same id, if a value is added that is already in the
@@ -95,14 +102,26 @@ class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
 class Declarations(Protocol[ValueIn, KeyIn]):
     """The part of a source, or of an index, that knows what its values declare.
 
-    Optional: a filter needs it for its own methods of the same names, which are called
-    without its lock.
+    Optional: a filter needs it for what it says of its values, and to replace what one
+    declares.  `explain` is called without its lock, the others under it.
     """
 
-    def selectors(self, value: ValueIn) -> tuple[Selector, ...]:
+    def declared(self, value: ValueIn) -> tuple[Selector, ...]:
         """Return the selectors that `value` declares.
 
         Raises KeyError if it is absent.
+        """
+        ...
+
+    def replace(
+        self, old: int, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector | Matcher]
+    ) -> None:
+        """Give `value` a new id and other selectors.  If it raises, nothing changes."""
+        ...
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Return the number of different selectors, about the bytes of their texts, and
+        of what finds them.
         """
         ...
 
@@ -121,12 +140,15 @@ class Predicate(Generic[Value, Key]):
         self._test = test
         self._values = values
 
-    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
+    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector | Matcher]) -> None:
         """Refuse selectors."""
         _refuse(selectors)
 
     def discard(self, id: int, value: Value) -> None:
         """Do nothing: the values are those of the filter."""
+
+    def clear(self) -> None:
+        """Do nothing, as for each value."""
 
     def matching(self, key: Key, start: int) -> Iterator[int]:
         """Test each value from the id `start` on, and yield the ids that match."""
@@ -151,7 +173,7 @@ class GroupedPredicate(Generic[Value, Key]):
         self._group = group
         self._members: dict[Hashable, PostingList] = {}  # group -> ids of its values; never empty
 
-    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
+    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector | Matcher]) -> None:
         """Add the id to its group.  Refuses selectors."""
         _refuse(selectors)
         group = self._group(value)
@@ -159,6 +181,11 @@ class GroupedPredicate(Generic[Value, Key]):
         if self._values.by_id.get(id, value) is not value:
             raise RuntimeError("another value was added while the group of this one was computed")
         self._members.setdefault(group, PostingList()).add(id)
+
+    def clear(self) -> object:
+        """Forget all groups, and return them."""
+        members, self._members = self._members, {}
+        return members
 
     def discard(self, id: int, value: Value) -> None:
         """Remove the id from its group."""
@@ -200,9 +227,38 @@ _SHORT: Final = reprlib.Repr()  # it also survives a __repr__ that raises
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
-def _refuse(selectors: Iterable[Selector | CompiledSelector]) -> None:
+def _refuse(selectors: Iterable[Selector | CompiledSelector | Matcher]) -> None:
     if tuple(selectors):
-        raise ValueError("a predicate takes no selectors; use a SelectorIndex as the source")
+        raise no_selectors()
+
+
+def no_selectors() -> ValueError:
+    """Return the error for selectors that nobody reads."""
+    return ValueError("a predicate takes no selectors; use a SelectorIndex as the source")
+
+
+def omitted(value: object) -> TypeError:
+    """Return the error for a value without the selectors that its index needs."""
+    return TypeError(f"the selectors of {brief(value)} are missing; if it declares none, pass []")
+
+
+def checked(source: object) -> Callable[[Any, Any], object]:
+    """Return a predicate.  Raises TypeError if it is none."""
+    if isinstance(source, type):
+        raise TypeError(f"{source.__name__} is a class; pass an instance of it")
+    if isinstance(source, Container):
+        raise TypeError(f"{brief(source)} is a filter itself: add the values to it, without a SkipFilter")
+    if not callable(source):
+        raise TypeError(f"{brief(source)} is neither a predicate, such as lambda value, key: ..., nor an index")
+    try:
+        signature = inspect.signature(source)
+    except (TypeError, ValueError):  # some functions in C have none
+        return source
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(f"the predicate {brief(source)} must take a value and a key: {error}") from None
+    return source
 
 
 def _name(error: Exception, value: object, key: object) -> None:

@@ -8,6 +8,8 @@ Each value gets the next integer id; ids are never reused.
 
 from __future__ import annotations
 
+import sys
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -15,7 +17,7 @@ from pyroaring import BitMap64
 from sortedcontainers import SortedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyroaring import BitMap
 
@@ -58,11 +60,37 @@ class Values(Generic[Value]):
         self.by_id[id] = value
         self.alive.add(id)
         self._recent.append(value)
-        # Drop the oldest half of the list, once for as many additions: O(1) each.
         if len(self._recent) > 2 * len(self._ids) + SPARE:
-            self._base = id - len(self._ids)
-            del self._recent[: -len(self._ids) - 1]
+            self._forget_old()
         return id
+
+    def add_many(self, values: Sequence[Value]) -> None:
+        """Add values that are absent and different.  O(n), without a step for each in
+        Python.
+        """
+        start, end = self.next_id, self.next_id + len(values)
+        ids = list(range(start, end))  # a list, so that both tables have the same integers
+        self._ids.update(zip(values, ids, strict=True))
+        self.next_id = end
+        self.by_id.update(zip(ids, values, strict=True))
+        self.alive.add_range(start, end)
+        self._recent += values
+        self._forget_old()
+
+    def renew(self, id: int) -> int:
+        """Give the value with this id the next one, and return that.  O(log n)."""
+        value = self.by_id[id]
+        self.remove(id)
+        return self.add(value)
+
+    def clear(self) -> object:
+        """Remove all values, and return the tables that held them.  O(1)."""
+        held = self.by_id, self._ids, self._recent
+        self.by_id, self._ids, self._recent = SortedDict(), {}, []
+        self.alive = BitMap64()
+        self._base = self.next_id
+        self.removals += 1
+        return held
 
     def remove(self, id: int) -> None:
         """Remove the value with this id.  O(log n)."""
@@ -71,6 +99,14 @@ class Values(Generic[Value]):
         if id >= self._base:
             self._recent[id - self._base] = None
         self.removals += 1
+
+    def _forget_old(self) -> None:
+        """Drop the oldest half of the list, once for as many additions: O(1) each."""
+        spare = len(self._recent) - 2 * len(self._ids) - SPARE
+        if spare > 0:
+            dropped = len(self._recent) - len(self._ids) - 1
+            self._base += dropped
+            del self._recent[:dropped]
 
     def id_of(self, value: Value) -> int | None:
         """Return the id of a value, or None if it is absent."""
@@ -81,6 +117,19 @@ class Values(Generic[Value]):
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def some(self, most: int) -> list[Value]:
+        """Return up to `most` values, the oldest."""
+        return list(islice(self._ids, most))
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the tables take.  O(1).
+
+        An id is an int of 32 bytes, and takes 10 in the lists of a SortedDict.
+        """
+        tables = sum(map(sys.getsizeof, (self.by_id, self._ids, self._recent)))
+        return tables + 42 * len(self._ids) + len(self._ids) // 8
 
     def first(self, start: int) -> tuple[int, Value] | None:
         """Return the oldest value from the id `start` on, with its id, or None."""

@@ -30,12 +30,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyroaring import BitMap
 
+from skipfilter.core.container import Container, absent, names, pairs_of
 from skipfilter.core.values import Values
-from skipfilter.errors import not_copied
 from skipfilter.fields.bit_slices import planes_of, rows_of
 from skipfilter.fields.clauses import ClauseIndex
 from skipfilter.fields.criteria import clause_of, parse_criteria, parts_of_list
@@ -44,7 +44,7 @@ from skipfilter.fields.messages import read
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from skipfilter.fields.clauses import Group
@@ -61,6 +61,13 @@ FURTHER: Final = 1 << 31
 """The ids from here on are those of the second and further clauses of expressions."""
 
 
+class _Compiled(NamedTuple):
+    """What a value declares, and its clauses."""
+
+    criteria: Expression | frozenset[Criterion]
+    clauses: list[Clause]
+
+
 @dataclass(slots=True)
 class _Rule:
     """An expression that a value has declared, and the id and group of each clause."""
@@ -69,7 +76,7 @@ class _Rule:
     clauses: list[tuple[int, Group]]
 
 
-class FieldFilter(Generic[Value]):
+class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic[Value]):
     """Values with criteria on the fields of a message.
 
     A message is a mapping of field names to values; a field of a mapping in it has a
@@ -106,13 +113,13 @@ class FieldFilter(Generic[Value]):
         self._lock = threading.RLock() if lock is None else lock
         self._reset()
 
-    __reduce__ = not_copied
+    def __repr__(self) -> str:
+        return f"<FieldFilter: {len(self):,} values>"
 
     # -- the values
 
     def add(self, value: Value, criteria: Expression | Iterable[Criterion]) -> None:
-        """Add `value`.  A value that is present with the same criteria keeps its
-        position.
+        """Add `value`.  A value that is present with the same criteria keeps its place.
 
         Takes O(log n) for each criterion, or for each part of each clause of an
         expression; some dozens of parts may make MAX_CLAUSES clauses.
@@ -122,82 +129,60 @@ class FieldFilter(Generic[Value]):
         hold, or if `value` is present with other criteria; LimitError if there are more
         than MAX_CRITERIA, or an expression is too large.
         """
-        declared: Expression | frozenset[Criterion]
-        if is_expression(criteria):
-            declared, clauses = criteria, clauses_of(criteria)
-        else:
-            parsed = parse_criteria(criteria)  # type: ignore[arg-type]
-            declared, clauses = frozenset(parsed), [clause_of(parsed)]
+        declared = _compiled(criteria)
         with self._lock:
-            if value in self._held:
-                if self._declared(value) != declared:
-                    raise ValueError(f"{brief(value)} is in the filter with other criteria; remove it first")
-                return
-            id = self._values.add(value)
-            added: list[tuple[int, Group]] = []
+            if not self._has(value, declared):
+                self._add(value, declared)
+
+    def add_many(
+        self,
+        items: Iterable[tuple[Value, Expression | Iterable[Criterion]]]
+        | Mapping[Value, Expression | Iterable[Criterion]],
+        /,
+    ) -> None:
+        """Add values in one step: no question sees only some of them.
+
+        `items` are pairs of a value and its criteria or expression, or a mapping.  If
+        one is refused, nothing has changed, and the error has a note that names the
+        value.  Takes as long as `add` of each.
+        """
+        pairs: list[tuple[Value, _Compiled]] = []
+        for value, criteria in pairs_of(items):
+            with names(value):
+                pairs.append((value, _compiled(criteria)))
+        with self._lock:
+            added: list[Value] = []
             try:
-                for clause in clauses:
-                    some = self._further_id() if added else id
-                    group = self._index.add(some, clause)
-                    added.append((some, group))
-                    if some != id:
-                        self._use(some, id)
+                for value, declared in pairs:
+                    with names(value):
+                        if not self._has(value, declared):
+                            self._add(value, declared)
+                            added.append(value)
             except BaseException:
-                self._take_out(added)
-                self._values.remove(id)
+                for value in reversed(added):
+                    self._take_away(value)
+                self._renumber_if_sparse()
                 raise
-            if isinstance(declared, frozenset):
-                self._held[value] = added[0][1]
-            else:
-                self._rules.update([some for some, _ in added])
-                self._held[value] = _Rule(declared, added)
 
-    def remove(self, value: Value) -> None:
-        """Remove `value`.  Raises KeyError if it is absent.
+    def replace(self, value: Value, criteria: Expression | Iterable[Criterion]) -> None:
+        """Give a value other criteria, in one step: no question sees both, or none.
 
-        Takes O(criteria + log n), and a step for each value with an equal clause.  A
-        renumbering, which is rare, takes O(n).
+        The value is the newest then.  Costs as much as `add` and `remove`, and raises
+        the same errors; then nothing has changed.  Raises KeyError if it is absent.
         """
+        declared = _compiled(criteria)
         with self._lock:
-            self._remove(value)
-
-    def discard(self, value: Value) -> bool:
-        """Remove `value` if it is present, and return whether it was.
-
-        Costs as much as `remove`.
-        """
-        with self._lock:
-            if value not in self._held:
-                return False
-            self._remove(value)
-            return True
-
-    def clear(self) -> None:
-        """Remove all values.  Takes O(n), to free what they have declared."""
-        with self._lock:
-            self._reset()
-
-    def criteria(self, value: Value) -> Expression | frozenset[Criterion]:
-        """Return what `value` has declared: its expression, or the set of its criteria.
-
-        Takes O(criteria).  Raises KeyError if the value is absent.
-        """
-        with self._lock:
-            return self._declared(value)
-
-    def __contains__(self, value: object) -> bool:
-        return value in self._held
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __iter__(self) -> Iterator[Value]:
-        """Iterate over a snapshot of the values, oldest first."""
-        with self._lock:
-            return iter(list(self._held))
-
-    def __repr__(self) -> str:
-        return f"<FieldFilter of {len(self)} values>"
+            id = self._values.id_of(value)
+            if id is None:
+                raise absent(value)
+            before = self._clauses(value)
+            held = self._hold(self._values.next_id, declared)
+            self._take_out(before)
+            value = self._values.by_id[id]
+            self._values.renew(id)
+            del self._held[value]  # so that it is the last one
+            self._held[value] = held
+            self._renumber_if_sparse()
 
     # -- matching
 
@@ -322,6 +307,11 @@ class FieldFilter(Generic[Value]):
         self._first: dict[int, int] = {}  # further id -> first id of the same value
         self._free: list[int] = []  # further ids to use again
 
+    def _emptied(self) -> object:
+        freed = self._values, self._held, self._index, self._rules, self._further, self._first, self._free
+        self._reset()
+        return freed
+
     def _declared(self, value: Value) -> Expression | frozenset[Criterion]:
         """Return what `value` has declared."""
         held = self._held[value]
@@ -329,6 +319,43 @@ class FieldFilter(Generic[Value]):
             return held.expression
         rows = [row for literal in held.clause for row in rows_of(literal)]
         return frozenset(row[0] if len(row) == 1 else row for row in rows)  # type: ignore[misc]
+
+    def _has(self, value: Value, declared: _Compiled) -> bool:
+        """Return whether a value is present.  Raises ValueError if it has declared
+        something else.
+        """
+        if value not in self._held:
+            return False
+        if self._declared(value) != declared.criteria:
+            raise ValueError(f"{brief(value)} is in the filter with other criteria; replace() changes them")
+        return True
+
+    def _add(self, value: Value, declared: _Compiled) -> None:
+        """Add a value that is absent."""
+        id = self._values.add(value)
+        try:
+            self._held[value] = self._hold(id, declared)
+        except BaseException:
+            self._values.remove(id)
+            raise
+
+    def _hold(self, id: int, declared: _Compiled) -> Group | _Rule:
+        """Add the clauses of a value, the first with this id; or with an error none."""
+        added: list[tuple[int, Group]] = []
+        try:
+            for clause in declared.clauses:
+                some = self._further_id() if added else id
+                group = self._index.add(some, clause)
+                added.append((some, group))
+                if some != id:
+                    self._use(some, id)
+        except BaseException:
+            self._take_out(added)
+            raise
+        if isinstance(declared.criteria, frozenset):
+            return added[0][1]
+        self._rules.update([some for some, _ in added])
+        return _Rule(declared.criteria, added)
 
     def _further_id(self) -> int:
         """Return an id that `_use` may take."""
@@ -341,12 +368,19 @@ class FieldFilter(Generic[Value]):
         self._further.add(further)
         self._first[further] = first
 
-    def _remove(self, value: Value) -> None:
-        """Remove a value."""
+    def _remove(self, id: int, value: Value) -> None:
+        self._take_away(value)
+        self._renumber_if_sparse()
+
+    def _take_away(self, value: Value) -> None:
+        """Remove a value that is present."""
         clauses = self._clauses(value)
         del self._held[value]
         self._values.remove(clauses[0][0])
         self._take_out(clauses)
+
+    def _renumber_if_sparse(self) -> None:
+        """Renumber the ids if more than half of them are out of use."""
         if self._values.next_id > 2 * len(self._values) + SLACK:
             self._renumber()
 
@@ -386,9 +420,10 @@ class FieldFilter(Generic[Value]):
 
     def _renumber(self) -> None:
         """Renumber the first ids from 0, in the same order."""
-        self._values, self._index, self._rules = Values(), ClauseIndex(), BitMap()
+        values: Values[Value] = Values()
+        self._index, self._rules = ClauseIndex(), BitMap()
         for value, held in self._held.items():
-            id = self._values.add(value)
+            id = values.add(value)
             if not isinstance(held, _Rule):
                 self._held[value] = self._index.add(id, held.clause)
                 continue
@@ -398,6 +433,7 @@ class FieldFilter(Generic[Value]):
             ]
             self._first.update(dict.fromkeys(ids[1:], id))
             self._rules.update(ids)
+        self._values = values  # at once: `len` and `in` take no lock
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
@@ -428,3 +464,11 @@ class FieldFilter(Generic[Value]):
             assert sorted([*self._first, *self._free]) == [
                 FURTHER + n for n in range(len(self._first) + len(self._free))
             ]
+
+
+def _compiled(criteria: Expression | Iterable[Criterion]) -> _Compiled:
+    """Return criteria, or an expression, with the clauses."""
+    if is_expression(criteria):
+        return _Compiled(criteria, clauses_of(criteria))
+    parsed = parse_criteria(criteria)  # type: ignore[arg-type]
+    return _Compiled(frozenset(parsed), [clause_of(parsed)])

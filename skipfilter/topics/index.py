@@ -30,16 +30,18 @@ distinct selector, not one for each topic, so the topics need not be known befor
 
 from __future__ import annotations
 
+import sys
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from skipfilter.errors import LimitError, PatternError, not_copied, not_text
-from skipfilter.text import shown
+from skipfilter.text import brief, shown
 from skipfilter.topics.explanation import explain
-from skipfilter.topics.matchers import MATCHERS, Amqp, Mqtt, UrlPattern
+from skipfilter.topics.matchers import MATCHERS, Amqp, Mqtt, UrlPattern, WordPattern
 from skipfilter.topics.tables import (
     AlikeLimit,
     EverythingTable,
@@ -55,13 +57,16 @@ JOURNAL: Final = 16
 """The number of the newest selectors in the journal."""
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Sequence
 
     from skipfilter.posting_list import PostingList
     from skipfilter.topics.explanation import Explanation
     from skipfilter.topics.matchers import CompiledSelector, Matcher, Selector
     from skipfilter.topics.tables import SelectorPostings, Table
     from skipfilter.topics.words import Grammar
+
+    AnySelector: TypeAlias = Selector | CompiledSelector | Matcher
+    """How a selector may be written."""
 
 
 class SelectorIndex:
@@ -86,9 +91,9 @@ class SelectorIndex:
     a URL Pattern is trusted with up to 8 MB; otherwise one that needs more than 32 KB
     raises PatternError.
 
-    A selector may be compiled, as in `("uritemplate", UriTemplate("/{id}"))`.  It
-    equals the selector with its pattern, and values that share the matcher pay for it
-    once. Its length and `regexp_groups` are not checked: the caller vouches for it.
+    A selector may be compiled, as in `UriTemplate("/{id}")`, with or without its type.
+    It equals the selector with its pattern, and values that share the matcher pay for
+    it once.  Its length and `regexp_groups` are not checked: the caller vouches for it.
     Raises ValueError if it is of another type, or has another `base_url`.
 
     A topic costs O(its length * the nodes that its beginning reaches), and a test for
@@ -99,8 +104,8 @@ class SelectorIndex:
 
     >>> from skipfilter import SkipFilter
     >>> readers = SkipFilter(SelectorIndex())
-    >>> _ = readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
-    >>> _ = readers.add("bob", [("exact", "https://example.com/books/1")])
+    >>> readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
+    >>> readers.add("bob", [("exact", "https://example.com/books/1")])
     >>> readers.match_any("https://example.com/books/1")
     ['alice', 'bob']
     """
@@ -119,30 +124,35 @@ class SelectorIndex:
         above_max_alike: Callable[[object, list[PostingList]], None] | None = None,
     ) -> None:
         self._alike = AlikeLimit(max_alike, above_max_alike)
-        url_patterns = UrlPatternTable(base_url, max_url_patterns, self._alike, regexp_groups=regexp_groups)
-        compile_url_pattern = partial(UrlPattern, base_url=base_url, regexp_groups=regexp_groups)
-        of_words = {grammar.name: WordTable(grammar) for grammar in grammars}
+        grammars = tuple(grammars)
         self._compile: dict[str, Callable[[str], Matcher]] = {
             **MATCHERS,
-            "urlpattern": compile_url_pattern,
-            **{name: table.compile for name, table in of_words.items()},
+            "urlpattern": partial(UrlPattern, base_url=base_url, regexp_groups=regexp_groups),
+            **{grammar.name: partial(WordPattern, grammar=grammar) for grammar in grammars},
             **matchers,
         }
-        tables: dict[str, Table] = {
-            "exact": ExactTable(),
-            "everything": EverythingTable(),
-            "uritemplate": UriTemplateTable(self._alike),
-            "urlpattern": url_patterns,
-            "amqp": WordTable(AMQP, Amqp),
-            "mqtt": WordTable(MQTT, Mqtt),
-            **of_words,
-        }
-        self._tables = {
-            matcher_type: tables[matcher_type]
-            if matcher_type in tables and matcher_type not in matchers
-            else LinearTable(matcher_type, compile)
-            for matcher_type, compile in self._compile.items()
-        }
+
+        def made() -> dict[str, Table]:
+            """Return the empty tables by matcher type."""
+            tables: dict[str, Table] = {
+                "exact": ExactTable(),
+                "everything": EverythingTable(),
+                "uritemplate": UriTemplateTable(self._alike),
+                "urlpattern": UrlPatternTable(base_url, max_url_patterns, self._alike, regexp_groups=regexp_groups),
+                "amqp": WordTable(AMQP, Amqp),
+                "mqtt": WordTable(MQTT, Mqtt),
+                **{grammar.name: WordTable(grammar) for grammar in grammars},
+            }
+            return {
+                matcher_type: LinearTable(matcher_type, compile)
+                if matcher_type in matchers or matcher_type not in tables
+                else tables[matcher_type]
+                for matcher_type, compile in self._compile.items()
+            }
+
+        self._made = made
+        self._tables = made()
+        self._verified_before = 0  # by tables that were cleared
         self._max_length = max_length
         self._max_selectors = max_selectors
         # value -> the posting lists of its selectors, which have ids; see `_Held`.
@@ -155,6 +165,7 @@ class SelectorIndex:
         # From ids after this one on, the journal has all selectors.  It is at least 0,
         # so that the tables are walked for a new topic.
         self._forgotten = 0
+        self._pattern_bytes = 0  # those of the texts of selectors
         self.distinct = 0
         """The number of distinct selectors; selectors that mean the same count as one.
         """
@@ -166,7 +177,7 @@ class SelectorIndex:
 
     # -- as the source of a SkipFilter
 
-    def add(self, id: int, value: object, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
+    def add(self, id: int, value: object, selectors: Iterable[AnySelector] = ()) -> None:
         """Take in the selectors that `value` declares, or with an error none of them.
 
         Takes O(|pattern|) for each selector.  Declaring the same selectors again
@@ -177,7 +188,7 @@ class SelectorIndex:
         declared = self._parsed(value, selectors)
         if (held := self._held.get(value)) is not None:
             if set(_selectors_of(held)) != declared.keys():
-                raise ValueError(f"{value!r:.80} is in the index with other selectors; remove it first")
+                raise ValueError(f"{brief(value)} is in the filter with other selectors; replace() changes them")
             return
         if id <= self._newest:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
@@ -203,6 +214,54 @@ class SelectorIndex:
         self._held[value] = _held(declared, lists)
         self._newest = id
 
+    def add_many(self, id: int, pairs: Sequence[tuple[object, Iterable[AnySelector]]]) -> None:
+        """Take in new values with their selectors, or with an error none of them.
+
+        They get ids from `id` on.  Takes as long as `add` of each.  The error has a
+        note that names the value.
+        """
+        at = id
+        try:
+            for value, selectors in pairs:
+                self.add(at, value, selectors)
+                at += 1
+        except BaseException as error:
+            error.add_note(f"nothing was added; the value was {brief(pairs[at - id][0])}")
+            for undone in range(at - 1, id - 1, -1):
+                self.discard(undone, pairs[undone - id][0])
+            # The filter will use these ids again.
+            while self._journal and self._journal[-1].id >= id:
+                self._journal.pop()
+            self._forgotten = min(self._forgotten, max(id - 1, 0))
+            self._journal_end = self._journal[-1].id if self._journal else self._forgotten
+            raise
+
+    def replace(self, old: int, id: int, value: object, selectors: Iterable[AnySelector]) -> None:
+        """Give `value` the id `id` and other selectors, or with an error change
+        nothing.
+
+        Costs as much as `add` and `discard`.
+        """
+        # Those of before stay in their tables until the others are there: a posting
+        # list in both never becomes empty, so whoever refers to it finds the new id.
+        held = self._held.pop(value)
+        try:
+            self.add(id, value, selectors)
+        except BaseException:
+            self._held[value] = held
+            raise
+        self._leave(old, held)
+
+    def clear(self) -> object:
+        """Forget all values, and return what held them.  O(1)."""
+        freed = self._tables, self._held, self._journal
+        self._verified_before = self.verified
+        self._tables, self._held, self._in_use = self._made(), {}, []
+        self._journal = deque(maxlen=JOURNAL)
+        self._forgotten, self._journal_end = 0, -1
+        self.distinct = self._pattern_bytes = 0
+        return freed
+
     def discard(self, id: int, value: object) -> None:
         """Forget `value` and its selectors.  Raises KeyError if it is absent.
 
@@ -212,11 +271,7 @@ class SelectorIndex:
         held = self._held.pop(value)
         if id == self._newest:
             self._newest -= 1  # a filter that undoes an addition uses the id again
-        for postings in _lists_of(held):
-            postings.discard(id)
-            if not postings:
-                postings.table.remove(postings)
-                self.distinct -= 1
+        self._leave(id, held)
 
     def posting_lists(self, key: str, start: int = 0) -> list[SelectorPostings]:
         """Return the posting lists of the topic `key` that were made for the value
@@ -244,7 +299,7 @@ class SelectorIndex:
 
     # -- for people
 
-    def selectors(self, value: object) -> tuple[Selector, ...]:
+    def declared(self, value: object) -> tuple[Selector, ...]:
         """Return the selectors that `value` declares, in its order, each once.
 
         Takes O(selectors).  Raises KeyError if the value is absent.
@@ -284,7 +339,15 @@ class SelectorIndex:
 
         Many for each topic mean patterns that were made hard to distinguish.
         """
-        return sum(table.verified for table in self._in_use)
+        return self._verified_before + sum(table.verified for table in self._in_use)
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Return `distinct`, and about how many bytes the texts of the selectors take,
+        and what finds them.
+
+        Takes O(matcher types).
+        """
+        return self.distinct, self._pattern_bytes, 0
 
     # -- internals
 
@@ -292,29 +355,65 @@ class SelectorIndex:
         compile = self._compile.get(matcher_type)
         return None if compile is None else compile(pattern)
 
-    def _parsed(
-        self, value: object, selectors: Iterable[Selector | CompiledSelector]
-    ) -> dict[Selector, Selector | CompiledSelector]:
+    def _parsed(self, value: object, selectors: Iterable[AnySelector]) -> dict[Selector, Selector | CompiledSelector]:
         """Return the declared selectors by their text; as text if one came in both
         forms.
         """
+        if isinstance(selectors, (str, Mapping)) or not isinstance(selectors, Iterable):
+            raise ValueError(f"selectors {brief(selectors)}: not a list; {self._how_to_write(selectors)}")
         declared: dict[Selector, Selector | CompiledSelector] = {}
         for selector in selectors:
-            match selector:
-                case (str(), str()):
-                    text = selector if isinstance(selector, tuple) else (selector[0], selector[1])
-                    declared[text] = text
-                case (str() as matcher_type, object(pattern=str() as pattern) as matcher):
-                    if not self._table(matcher_type).accepts(matcher):
-                        reason = "another type of matcher, or another base URL, than this index has"
-                        raise ValueError(f"selector {selector!r:.80}: {reason}")
-                    compiled = selector if isinstance(selector, tuple) else (matcher_type, matcher)
-                    declared.setdefault((matcher_type, pattern), compiled)
-                case _:
-                    raise ValueError(f"selector {selector!r:.80}: not a (matcher type, pattern)")
+            if type(selector) is tuple and len(selector) == 2 and type(selector[1]) is str is type(selector[0]):
+                declared[selector] = selector  # the usual case
+            else:
+                self._parse_other(selector, selectors, declared)
             if len(declared) > self._max_selectors:
-                raise LimitError(f"{value!r:.80} declares more than {self._max_selectors} selectors")
+                raise LimitError(f"{brief(value)} declares more than {self._max_selectors} selectors")
         return declared
+
+    def _parse_other(
+        self, selector: Any, selectors: object, declared: dict[Selector, Selector | CompiledSelector]
+    ) -> None:
+        """Add a selector that is not simply two texts."""
+        match selector:
+            case (str() as matcher_type, str() as pattern):
+                declared[matcher_type, pattern] = matcher_type, pattern
+            case (str() as matcher_type, object(pattern=str() as pattern)):
+                matcher = selector[1]
+                if not self._table(matcher_type).accepts(matcher):
+                    reason = "another type of matcher, or another base URL, than this index has"
+                    raise ValueError(f"selector {brief(selector)}: {reason}")
+                declared.setdefault((matcher_type, pattern), (matcher_type, matcher))
+            case _ if isinstance(getattr(selector, "pattern", None), str) and hasattr(selector, "match"):
+                matcher_type = self._type_of(selector)
+                declared.setdefault((matcher_type, selector.pattern), (matcher_type, selector))
+            case _ if isinstance(selectors, tuple) and isinstance(selector, str):
+                raise ValueError(f"selectors {brief(selectors)}: not a list; {self._how_to_write(selectors)}")
+            case _:
+                how = self._how_to_write(selector)
+                raise ValueError(f"selector {brief(selector)}: not a (matcher type, pattern); {how}")
+
+    def _type_of(self, matcher: Matcher) -> str:
+        """Return the matcher type of a compiled pattern."""
+        for matcher_type, table in self._tables.items():
+            if table.accepts(matcher):
+                return matcher_type
+        reason = "no matcher type of this index has such matchers, or they have another base URL"
+        raise ValueError(f"selector {brief(matcher)}: {reason}")
+
+    def _how_to_write(self, something: object) -> str:
+        """Return, for an error message, how to write as selectors what is none."""
+        match something:
+            case (str() as matcher_type, str()) if matcher_type in self._tables:
+                return f"write [{brief(tuple(something))}]"
+            case Mapping():
+                return "write list(selectors.items())"
+            case str():
+                return f"write [(matcher type, {brief(something)})], with a type of {', '.join(self._tables)}"
+            case object(pattern=str()):
+                return f"write [{brief(something)}]"
+            case _:
+                return f"a matcher type is one of {', '.join(self._tables)}"
 
     def _table(self, matcher_type: str) -> Table:
         try:
@@ -333,10 +432,20 @@ class SelectorIndex:
         if postings.table not in self._in_use:
             self._in_use.append(postings.table)
         self.distinct += 1
+        self._pattern_bytes += _bytes_of(postings)
         if len(self._journal) == self._journal.maxlen:
             self._forgotten = self._journal[0].id
         self._journal.append(_Begun(id, postings))
         self._journal_end = id
+
+    def _leave(self, id: int, held: _Held) -> None:
+        """Take an id out of posting lists, and drop those that are then empty."""
+        for postings in _lists_of(held):
+            postings.discard(id)
+            if not postings:
+                postings.table.remove(postings)
+                self.distinct -= 1
+                self._pattern_bytes -= _bytes_of(postings)
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
@@ -348,9 +457,11 @@ class SelectorIndex:
         assert {postings for held in self._held.values() for postings in _lists_of(held)} == there
         assert all(postings and postings.table in self._in_use for postings in there)
         assert len(there) == self.distinct
+        assert self._pattern_bytes == sum(map(_bytes_of, there))
         noted = [one.id for one in self._journal]
         assert noted == sorted(noted)
-        assert self._journal_end == max(noted, default=-1)
+        assert self._journal_end == max(noted, default=self._journal_end)
+        assert noted or self._journal_end in (-1, self._forgotten)
         assert self._forgotten <= min(noted, default=0)
 
 
@@ -369,6 +480,11 @@ class _Begun:
         if self._matcher is None:
             self._matcher = self.postings.matcher
         return self._matcher.match(topic)
+
+
+def _bytes_of(postings: SelectorPostings) -> int:
+    """Return the bytes of the text of a selector; a matcher is the caller's."""
+    return sys.getsizeof(postings.declared) if isinstance(postings.declared, str) else 0
 
 
 # -- what a value has declared

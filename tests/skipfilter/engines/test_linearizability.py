@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from skipfilter import SkipFilter
+from skipfilter import SelectorIndex, SkipFilter
 from skipfilter.engines import SkipFilterEngine, SnapshotTrie
 from skipfilter.topics.words import AMQP, match_words
 from tests.linearizability import History, Operation, busy_switching, is_linearizable, run_threads
@@ -61,25 +61,31 @@ def subscriptions(state: Subscriptions, operation: Operation) -> Subscriptions |
 
 
 Values = tuple[tuple[int, int], ...]
-"""(id, value), oldest first; the value of an unused id is -1."""
+"""(value, number), oldest first: a value matches a key that divides its number."""
 NOTHING: Values = ()
 
 
 def values(state: Values, operation: Operation) -> Values | None:
-    """The model of a SkipFilter: a value matches a key that divides it."""
-    ids = {value: id for id, value in state if value >= 0}
-    (argument,) = operation.arguments
-    if operation.name == "add":
-        if argument in ids:
-            return state if operation.result == ids[argument] else None
-        return (*state, (operation.result, argument)) if all(id < operation.result for id, _ in state) else None
+    """The model of a SkipFilter."""
+    present = dict(state)
+    if operation.name == "match_any":
+        (key,) = operation.arguments
+        found = tuple(value for value, number in state if number % key == 0)
+        return state if operation.result == found else None
     if operation.name == "discard":
-        if operation.result is not (argument in ids):
+        (value,) = operation.arguments
+        left = tuple(pair for pair in state if pair[0] != value)
+        return left if operation.result is (value in present) else None
+    if operation.name == "replace":
+        value, number = operation.arguments
+        if operation.result is not (None if value in present else KeyError):
             return None
-        return tuple((id, -1 if value == argument else value) for id, value in state)
-    assert operation.name == "match_any"
-    ids_matching = tuple(value for _, value in state if value >= 0 and value % argument == 0)
-    return state if operation.result == ids_matching else None
+        return (*(pair for pair in state if pair[0] != value), (value, number)) if value in present else state
+    pairs = operation.arguments[0] if operation.name == "add_many" else [(operation.arguments[0],) * 2]
+    is_refused = any(present.get(value, number) != number for value, number in pairs)
+    if operation.result is not (ValueError if is_refused else None):
+        return None
+    return state if is_refused else (*state, *(pair for pair in pairs if pair[0] not in present))
 
 
 # -- the checker itself
@@ -97,23 +103,32 @@ def test_the_history_of_the_picture() -> None:
 
 
 def test_a_history_that_is_only_correct_in_another_order_is_refused() -> None:
-    late = Operation("add", (4,), 0, 2, 3)
+    late = Operation("add", (4,), None, 2, 3)
     assert not is_linearizable([Operation("match_any", (2,), [4], 0, 1), late], NOTHING, values)
     assert is_linearizable([Operation("match_any", (2,), [4], 0, 4), late], NOTHING, values)
 
 
 def test_readers_that_disagree_about_the_order_are_refused() -> None:
-    writes = [Operation("add", (2,), 0, 0, 9), Operation("add", (4,), 1, 1, 8)]
+    writes = [Operation("add", (2,), None, 0, 9), Operation("add", (4,), None, 1, 8)]
     first = [Operation("match_any", (2,), [2], 2, 3), Operation("match_any", (2,), [2, 4], 4, 5)]
     other = Operation("match_any", (2,), [4], 6, 7)
     assert is_linearizable([*writes, *first], NOTHING, values)
     assert not is_linearizable([*writes, *first, other], NOTHING, values)
 
 
-def test_a_handle_or_an_id_used_twice_is_refused() -> None:
+def test_a_handle_used_twice_is_refused() -> None:
     same = [Operation("subscribe", ("a", "x"), 0, 0, 1), Operation("unsubscribe", (0,), None, 2, 3)]
     assert not is_linearizable([*same, Operation("subscribe", ("b", "y"), 0, 4, 5)], NOBODY, subscriptions)
-    assert not is_linearizable([Operation("add", (2,), 0, 0, 2), Operation("add", (4,), 0, 1, 3)], NOTHING, values)
+
+
+def test_a_replacement_of_which_both_or_none_is_seen_is_refused() -> None:
+    history = [Operation("add", (2,), None, 0, 1), Operation("replace", (2, 3), None, 2, 9)]
+    old, new = (Operation("match_any", (key,), [2], at, at + 1) for key, at in ((2, 3), (3, 5)))
+    assert is_linearizable([*history, old, new], NOTHING, values)
+    both = Operation("match_any", (2,), [2], 7, 8)
+    assert not is_linearizable([*history, new, both], NOTHING, values)
+    none = Operation("match_any", (1,), [], 3, 4)
+    assert not is_linearizable([*history, none], NOTHING, values)
 
 
 # -- many short histories
@@ -143,6 +158,27 @@ def drive_filter(numbers: SkipFilter[int, int], history: History, seed: int) -> 
         history.call(name, getattr(numbers, name), argument)
 
 
+def drive_declarations(readers: SkipFilter[int, str], history: History, seed: int) -> None:
+    """Values that declare the divisors of a number."""
+    chance = random.Random(seed)
+
+    def declared(number: int) -> list[tuple[str, str]]:
+        return [("exact", str(key)) for key in (1, 2, 3) if number % key == 0]
+
+    for _ in range(4):
+        name = chance.choice(["add_many", "replace", "discard", "match_any"])
+        value, number, key = chance.choice([2, 4]), chance.choice([1, 2, 3, 6]), chance.choice([1, 2, 3])
+        if name == "add_many":
+            pairs = ((2, 2), (4, 3)) if chance.random() < 0.5 else ((value, number),)
+            history.call(name, lambda pairs: readers.add_many([(v, declared(n)) for v, n in pairs]), pairs)
+        elif name == "replace":
+            history.call(name, lambda value, number: readers.replace(value, declared(number)), value, number)
+        elif name == "discard":
+            history.call(name, readers.discard, value)
+        else:
+            history.call(name, lambda key: readers.match_any(str(key)), key)
+
+
 @pytest.mark.parametrize("make", [SnapshotTrie, SkipFilterEngine])
 def test_an_engine_for_many_threads_is_linearizable(make: Callable[[Grammar], Engine[str]]) -> None:
     with busy_switching():
@@ -163,6 +199,18 @@ def test_the_skip_filter_is_linearizable() -> None:
             run_threads(*[partial(drive_filter, numbers, history, 3 * seed + n) for n in range(3)])
             assert is_linearizable(history.operations, NOTHING, values)
             numbers._check()
+
+
+def test_adding_many_and_replacing_are_one_step_each() -> None:
+    with busy_switching():
+        for seed in range(300):
+            index = SelectorIndex()
+            readers: SkipFilter[int, str] = SkipFilter(index, capacity=2)
+            history = History()
+            run_threads(*[partial(drive_declarations, readers, history, 3 * seed + n) for n in range(3)])
+            assert is_linearizable(history.operations, NOTHING, values)
+            readers._check()
+            index._check()
 
 
 # -- the same, broken on purpose

@@ -288,10 +288,10 @@ def test_the_number_of_criteria_is_bounded() -> None:
     readers._check()
 
 
-def test_a_value_with_other_criteria_has_to_be_removed_first() -> None:
+def test_a_value_with_other_criteria_is_refused() -> None:
     readers = filled({"a": ["f"], "b": ["f"]})
     readers.add("a", ["f"])
-    with pytest.raises(ValueError, match=r"^'a' is in the filter with other criteria; remove it first$"):
+    with pytest.raises(ValueError, match=r"^'a' is in the filter with other criteria; replace\(\) changes them$"):
         readers.add("a", ["f", "g"])
     readers._check()
     assert readers.match_any({"f": 1, "g": 1}) == ["a", "b"]
@@ -489,6 +489,31 @@ class AgainstNaive(RuleBasedStateMachine):
             with pytest.raises(ValueError, match="other criteria"):
                 self.filter.add(value, criteria)
 
+    @rule(value=values, criteria=criteria_sets)
+    def replace(self, value: int, criteria: list[Criterion]) -> None:
+        if value in self.model:
+            self.filter.replace(value, criteria)
+            del self.model[value]
+            self.model[value] = set(criteria)
+        else:
+            with pytest.raises(KeyError, match="is not in the filter"):
+                self.filter.replace(value, criteria)
+
+    @rule(pairs=st.lists(st.tuples(values, criteria_sets), max_size=4))
+    def add_many(self, pairs: list[tuple[int, list[Criterion]]]) -> None:
+        model = dict(self.model)
+        if all(model.setdefault(value, set(criteria)) == set(criteria) for value, criteria in pairs):
+            self.filter.add_many(pairs)
+            self.model = model
+        else:
+            with pytest.raises(ValueError, match="other criteria"):
+                self.filter.add_many(pairs)
+
+    @rule()
+    def clear(self) -> None:
+        self.filter.clear()
+        self.model.clear()
+
     @rule(value=values)
     def discard(self, value: int) -> None:
         assert self.filter.discard(value) is (self.model.pop(value, None) is not None)
@@ -510,6 +535,7 @@ class AgainstNaive(RuleBasedStateMachine):
         if hasattr(self, "filter"):
             self.filter._check()
             assert list(self.filter) == list(self.model)
+            assert dict(self.filter.items()) == {value: frozenset(own) for value, own in self.model.items()}
             assert len(self.filter) == len(self.model)
             assert all((value in self.filter) is (value in self.model) for value in range(10))
 

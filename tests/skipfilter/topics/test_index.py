@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 import threading
 import tracemalloc
 from collections import deque
@@ -177,11 +178,14 @@ def test_equivalent_selectors_count_once_and_go_with_their_last_value() -> None:
 def test_declaring_the_same_selectors_in_any_order_changes_nothing() -> None:
     readers = SkipFilter(SelectorIndex())
     wanted = [("exact", "a"), ("amqp", "b.*")]
-    id = readers.add("alice", wanted)
-    assert readers.add("alice", wanted[::-1] + wanted) == id
-    assert readers.add("bob", []) == readers.add("bob", [])
+    for selectors in (wanted, wanted[::-1] + wanted):
+        readers.add("alice", selectors)
+        readers.add("bob", [])
+        assert (readers.id_of("alice"), readers.id_of("bob")) == (0, 1)
     for other in ([], wanted[:1], [*wanted, ("exact", "c")], [("exact", "a"), ("amqp", "b.#")]):
-        with pytest.raises(ValueError, match="'alice' is in the index with other selectors; remove it first"):
+        with pytest.raises(
+            ValueError, match="'alice' is in the filter with other selectors; replace\\(\\) changes them"
+        ):
             readers.add("alice", other)
     assert readers.match_any("a") == readers.match_any("b.c") == ["alice"]
     assert readers.match_any("c") == []
@@ -194,10 +198,13 @@ def test_a_compiled_selector_equals_that_of_its_pattern() -> None:
         for forms in both:
             index = Counting(max_selectors=1, max_url_patterns=1)
             readers = SkipFilter(index)
-            ids = [readers.add(value, [form]) for value, form in enumerate(forms)]
-            assert index.distinct == 1
-            assert [readers.add(value, [form]) for value, form in enumerate(forms[::-1])] == ids
-            assert readers.add(2, [*forms, *map(list, forms)]) == 2  # type: ignore[list-item]
+            for order in (forms, forms[::-1]):
+                for value, form in enumerate(order):
+                    readers.add(value, [form])
+                    assert readers.id_of(value) == value
+                assert index.distinct == 1
+            readers.add(2, [*forms, *map(list, forms)])  # type: ignore[list-item]
+            assert readers.id_of(2) == 2
             for topic in TOPICS:
                 expected = [0, 1, 2] if MATCHING[selector, topic] else []
                 assert readers.match_any(topic) == expected
@@ -205,7 +212,7 @@ def test_a_compiled_selector_equals_that_of_its_pattern() -> None:
                     (explanation,) = index.explain(topic, value)
                     assert explanation.selector == selector
                     assert (explanation.reason is None) is bool(expected)
-            with pytest.raises(ValueError, match="0 is in the index with other selectors"):
+            with pytest.raises(ValueError, match="0 is in the filter with other selectors"):
                 readers.add(0, [("exact", Exact("other"))])
             index._check()
             for value in range(3):
@@ -228,7 +235,7 @@ def test_a_compiled_selector_is_used_unchanged() -> None:
         ("exact", "a" * 6): "they are the same up to character 0 of the topic's 4",
     }
     matchers: list[Matcher] = [trusted, template, Exact("a" * 6)]
-    for text, matcher in zip(index.selectors("bob"), matchers, strict=True):
+    for text, matcher in zip(index.declared("bob"), matchers, strict=True):
         both: list[Selector | CompiledSelector] = [text, (text[0], matcher)]
         for forms in ([text], both, both[::-1]):
             with pytest.raises(PatternError, match="the limit is 5"):
@@ -457,7 +464,7 @@ def test_a_missing_value_has_no_selectors() -> None:
     for ask in (index.explain, SkipFilter(index).explain):
         with pytest.raises(KeyError, match="alice"):
             ask("a", "alice")
-    for selectors in (index.selectors, SkipFilter(index).selectors):
+    for selectors in (index.declared, SkipFilter(index).__getitem__):
         with pytest.raises(KeyError, match="alice"):
             selectors("alice")
 
@@ -489,8 +496,8 @@ def test_selectors_are_those_that_were_declared() -> None:
     declared = [("uritemplate", "/{a}"), ("uritemplate", "/{b}"), ("amqp", "a.#")]
     readers.add("alice", [*declared, ("amqp", Amqp("a.#"))])
     readers.add("bob", [])
-    assert readers.selectors("alice") == tuple(declared)
-    assert readers.selectors("bob") == ()
+    assert readers["alice"] == tuple(declared)
+    assert readers["bob"] == ()
     assert readers.explain("/x", "bob") == []
 
 
@@ -552,23 +559,31 @@ def test_an_invalid_selector_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    "selectors",
+    ("selectors", "message"),
     [
-        "exact",
-        ("exact", "/x"),
-        [("exact", 1)],
-        [("exact", b"/x")],
-        [("exact", None)],
-        [("exact", "/x", "/y")],
-        [7],
-        [("exact", Exact(1))],  # type: ignore[arg-type]
+        ("/x", "selectors '/x': not a list; write [(matcher type, '/x')], with a type of exact, "),
+        (("exact", "/x"), "selectors ('exact', '/x'): not a list; write [('exact', '/x')]"),
+        (("/x", "/y"), "selectors ('/x', '/y'): not a list; a matcher type is one of exact, "),
+        ({"exact": "/x"}, "selectors {'exact': '/x'}: not a list; write list(selectors.items())"),
+        (Exact("/x"), "selectors Exact(pattern='/x'): not a list; write [Exact(pattern='/x')]"),
+        (7, "selectors 7: not a list; a matcher type is one of exact, "),
+        (["/x"], "selector '/x': not a (matcher type, pattern); write [(matcher type, '/x')], with a type of exact, "),
+        *(
+            ([wrong], f"selector {wrong!r}: not a (matcher type, pattern); a matcher type is one of exact, ")
+            for wrong in [("exact", 1), ("exact", b"/x"), ("exact", None), ("exact", "/x", "/y"), 7]
+        ),
+        (
+            [("exact", Exact(1))],  # type: ignore[arg-type]
+            "selector ('exact', Exact(pattern=1)): not a (matcher type, pattern); a matcher type is one of exact, ",
+        ),
     ],
 )
-def test_the_error_shows_a_selector_that_is_not_a_pair(selectors: Any) -> None:
+def test_the_error_shows_selectors_that_are_not_a_list_of_pairs(selectors: Any, message: str) -> None:
     index = SelectorIndex()
     readers: SkipFilter[str, str] = SkipFilter(index)
-    with pytest.raises(ValueError, match=r"^selector .*: not a \(matcher type, pattern\)$"):
-        readers.add("alice", selectors)
+    for declare in (readers.add, lambda value, selectors: readers.add_many({value: selectors})):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            declare("alice", selectors)
     assert_empty(index)
     readers.add("alice", [["exact", "/x"]])  # type: ignore[list-item]  # as JSON writes it
     assert readers.match_any("/x") == ["alice"]
@@ -635,7 +650,8 @@ def test_a_source_that_says_nothing_needs_no_selectors() -> None:
             return [id for id in range(start, 3) if id > 0]
 
     numbers: SkipFilter[int, str] = SkipFilter(Even())
-    assert [numbers.add(number) for number in (1, 2, 4)] == [0, 1, 2]
+    numbers.add_many([(1, []), (2, []), (4, [])])
+    assert [numbers.id_of(number) for number in (1, 2, 4)] == [0, 1, 2]
     assert numbers.match_any("even") == [2, 4]
 
 
@@ -907,14 +923,16 @@ class AgainstMatchers(RuleBasedStateMachine):
         selectors = self.draw(data)
         forms = self.forms(data, selectors)
         if value not in self.model:
-            id = self.filter.add(value, forms)
+            self.filter.add(value, forms)
+            id = self.filter.id_of(value)
             assert id >= self.ids
             self.ids = id + 1
             self.model[value] = id, set(selectors)
         elif self.model[value][1] == set(selectors):
-            assert self.filter.add(value, forms) == self.model[value][0]
+            self.filter.add(value, forms)
+            assert self.filter.id_of(value) == self.model[value][0]
         else:
-            with pytest.raises(ValueError, match="is in the index with other selectors"):
+            with pytest.raises(ValueError, match="is in the filter with other selectors"):
                 self.filter.add(value, forms)
 
     @rule(value=values, data=st.data())
@@ -922,7 +940,8 @@ class AgainstMatchers(RuleBasedStateMachine):
         if value in self.model:
             id, selectors = self.model[value]
             again = data.draw(st.permutations(sorted(selectors)))
-            assert self.filter.add(value, self.forms(data, again)) == id
+            self.filter.add(value, self.forms(data, again))
+            assert self.filter.id_of(value) == id
 
     @rule(value=values, data=st.data(), malformed=st.sampled_from([*MALFORMED, *(wrong for wrong, _ in WRONG)]))
     def refuse(self, value: int, data: st.DataObject, malformed: Selector | CompiledSelector) -> None:
@@ -930,6 +949,30 @@ class AgainstMatchers(RuleBasedStateMachine):
         selectors.insert(data.draw(st.integers(0, len(selectors))), malformed)
         with pytest.raises((ValueError, LookupError)):
             self.filter.add(value, selectors)
+        with pytest.raises((ValueError, LookupError)):
+            self.filter.replace(value, selectors)
+
+    @rule(some=st.lists(values, unique=True, max_size=4), data=st.data())
+    def add_many(self, some: list[int], data: st.DataObject) -> None:
+        pairs = [(value, self.draw(data)) for value in some]
+        if any(value in self.model and self.model[value][1] != set(selectors) for value, selectors in pairs):
+            with pytest.raises(ValueError, match="is in the filter with other selectors"):
+                self.filter.add_many(pairs)
+            return
+        self.filter.add_many((value, self.forms(data, selectors)) for value, selectors in pairs)
+        for value, selectors in pairs:
+            if value not in self.model:
+                self.model[value] = self.ids, set(selectors)
+                assert self.filter.id_of(value) == self.ids
+                self.ids += 1
+
+    @rule(some=st.lists(values, unique=True, min_size=1, max_size=4), at=st.integers(0, 3), data=st.data())
+    def refuse_many(self, some: list[int], at: int, data: st.DataObject) -> None:
+        malformed = data.draw(st.sampled_from([*MALFORMED, *(wrong for wrong, _ in WRONG)]))
+        pairs: list[tuple[int, list[Any]]] = [(value, [*self.forms(data, self.draw(data))]) for value in some]
+        pairs[at % len(pairs)][1].append(malformed)
+        with pytest.raises((ValueError, LookupError)):
+            self.filter.add_many(pairs)
 
     @rule(value=values)
     def discard(self, value: int) -> None:
@@ -947,12 +990,20 @@ class AgainstMatchers(RuleBasedStateMachine):
         assert self.filter.forget(topic) is (len(self.filter._entries) < cached)
         assert self.filter.forget(topic) is False
 
-    @rule(value=values, data=st.data(), topic=st.integers(0, 3))
-    def replace(self, value: int, data: st.DataObject, topic: int) -> None:
-        """Look up, remove, add with other selectors, look up: no result is stale."""
+    @rule(value=values, data=st.data(), topic=st.integers(0, 3), at_once=st.booleans())
+    def replace(self, value: int, data: st.DataObject, topic: int, at_once: bool) -> None:
+        """Look up, give a value other selectors, look up: no result is stale."""
         self.match_any([topic])
-        self.discard(value)
-        self.add(value, data)
+        if at_once and value in self.model:
+            selectors = self.draw(data)
+            self.filter.replace(value, self.forms(data, selectors))
+            del self.model[value]
+            self.model[value] = self.ids, set(selectors)
+            assert self.filter.id_of(value) == self.ids
+            self.ids += 1
+        else:
+            self.discard(value)
+            self.add(value, data)
         self.match_any([topic])
 
     def wants(self, value: int, topic: str) -> bool:
@@ -985,7 +1036,7 @@ class AgainstMatchers(RuleBasedStateMachine):
     @rule(value=values, topic=st.sampled_from(TOPICS))
     def explain(self, value: int, topic: str) -> None:
         if value in self.model:
-            assert set(self.filter.selectors(value)) == self.model[value][1]
+            assert set(self.filter[value]) == self.model[value][1]
             explained = reasons(self.index, topic, value)
             assert set(explained) == self.model[value][1]
             assert all((why is None) is MATCHING[selector, topic] for selector, why in explained.items())
@@ -996,6 +1047,9 @@ class AgainstMatchers(RuleBasedStateMachine):
             self.filter._check()
             self.index._check()
             assert list(self.filter) == list(self.model)
+            assert {value: set(declared) for value, declared in self.filter.items()} == {
+                value: selectors for value, (_, selectors) in self.model.items()
+            }
             assert self.index.distinct <= len(
                 {selector for _, selectors in self.model.values() for selector in selectors}
             )
@@ -1124,7 +1178,8 @@ class ManyIds(RuleBasedStateMachine):
     @rule(count=st.integers(1, 9))
     def add(self, count: int) -> None:
         for _ in range(count):
-            self.ids[self.next] = self.filter.add(self.next)
+            self.filter.add(self.next)
+            self.ids[self.next] = self.filter.id_of(self.next)
             self.next += 1
 
     @rule(count=st.integers(1, 20))
@@ -1148,7 +1203,8 @@ class ManyIds(RuleBasedStateMachine):
     @rule(value=st.integers(0, 10))
     def add_again(self, value: int) -> None:
         if value < self.next and value not in self.ids:
-            self.ids[value] = self.filter.add(value)
+            self.filter.add(value)
+            self.ids[value] = self.filter.id_of(value)
 
     @rule(key=st.integers(1, 4))
     def match_any(self, key: int) -> None:
