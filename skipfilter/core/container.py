@@ -6,6 +6,7 @@ a declaration is, selectors or criteria, only its subclass knows.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -155,6 +156,22 @@ def pairs_of(items: Iterable[tuple[Value, Given]] | Mapping[Value, Given]) -> li
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ValueError(f"item {brief(pair)}: not a pair of a value and what it declares")
     return pairs
+
+
+@contextmanager
+def garbage_later() -> Iterator[None]:
+    """Do not look for garbage while many objects are made, none of which is any.
+
+    Otherwise Python would go through all of them again and again.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager

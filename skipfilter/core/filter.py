@@ -22,7 +22,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from skipfilter.core.container import Container, Stats, absent, names, pairs_of
+from skipfilter.core.container import Container, Stats, absent, garbage_later, names, pairs_of
 from skipfilter.core.entries import Entries
 from skipfilter.core.sources import (
     Declarations,
@@ -160,7 +160,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
             pairs = [(value, ()) for value in items]  # type: ignore[misc]
         else:
             pairs = pairs_of(items)  # type: ignore[arg-type]
-        with self._lock:
+        with self._lock, garbage_later():
             fresh = self._fresh(pairs)
             add_many = getattr(self._source, "add_many", None)
             id = self._values.next_id

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.core.container import Container, absent, names, pairs_of
+from skipfilter.core.container import Container, absent, garbage_later, names, pairs_of
 from skipfilter.core.values import Values
 from skipfilter.fields.bit_slices import planes_of, rows_of
 from skipfilter.fields.clauses import ClauseIndex
@@ -150,7 +150,7 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         for value, criteria in pairs_of(items):
             with names(value):
                 pairs.append((value, _compiled(criteria)))
-        with self._lock:
+        with self._lock, garbage_later():
             added: list[Value] = []
             try:
                 for value, declared in pairs:

@@ -39,6 +39,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from skipfilter.errors import LimitError, PatternError, not_copied, not_text
+from skipfilter.posting_list import NONE
 from skipfilter.text import brief, shown
 from skipfilter.topics.explanation import explain
 from skipfilter.topics.matchers import MATCHERS, Amqp, Mqtt, UrlPattern, WordPattern
@@ -192,27 +193,7 @@ class SelectorIndex:
             return
         if id <= self._newest:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
-        lists: list[SelectorPostings] = []
-        self._alike.value = value
-        try:
-            for matcher_type, pattern in declared.values():
-                lists.append(self._declare(matcher_type, pattern))
-            # Only now: the matchers of the caller may have added a value.
-            if id <= self._newest or id < self._journal_end:
-                raise ValueError("another value was added while the selectors of this one were compiled")
-        except BaseException:
-            for postings in dict.fromkeys(lists):
-                if not postings:
-                    postings.table.remove(postings)
-            raise
-        finally:
-            self._alike.value = None
-        for postings in lists:
-            if not postings:
-                self._begin(id, postings)
-            postings.add(id)
-        self._held[value] = _held(declared, lists)
-        self._newest = id
+        self._take_in(id, value, declared)
 
     def add_many(self, id: int, pairs: Sequence[tuple[object, Iterable[AnySelector]]]) -> None:
         """Take in new values with their selectors, or with an error none of them.
@@ -221,9 +202,24 @@ class SelectorIndex:
         note that names the value.
         """
         at = id
+        tables = {name: table for name, table in self._tables.items() if not isinstance(table, LinearTable)}
         try:
             for value, selectors in pairs:
-                self.add(at, value, selectors)
+                matcher_type, pattern = _only(selectors) or ("", "")
+                table = tables.get(matcher_type)
+                if table is None or len(pattern) > self._max_length:
+                    self._take_in(at, value, self._parsed(value, selectors))
+                else:
+                    # The usual case, without what others need.
+                    self._alike.value = value
+                    postings = table.declare(pattern)
+                    if postings.ids is NONE:
+                        self._begin(at, postings)
+                    postings.add(at)
+                    selector = matcher_type, pattern
+                    is_its = postings.declared is pattern
+                    self._held[value] = postings if is_its else _held({selector: selector}, [postings])
+                    self._newest = at
                 at += 1
         except BaseException as error:
             error.add_note(f"nothing was added; the value was {brief(pairs[at - id][0])}")
@@ -235,6 +231,8 @@ class SelectorIndex:
             self._forgotten = min(self._forgotten, max(id - 1, 0))
             self._journal_end = self._journal[-1].id if self._journal else self._forgotten
             raise
+        finally:
+            self._alike.value = None
 
     def replace(self, old: int, id: int, value: object, selectors: Iterable[AnySelector]) -> None:
         """Give `value` the id `id` and other selectors, or with an error change
@@ -359,7 +357,8 @@ class SelectorIndex:
         """Return the declared selectors by their text; as text if one came in both
         forms.
         """
-        if isinstance(selectors, (str, Mapping)) or not isinstance(selectors, Iterable):
+        is_list = type(selectors) is list or type(selectors) is tuple  # faster than the next line
+        if not is_list and (isinstance(selectors, (str, Mapping)) or not isinstance(selectors, Iterable)):
             raise ValueError(f"selectors {brief(selectors)}: not a list; {self._how_to_write(selectors)}")
         declared: dict[Selector, Selector | CompiledSelector] = {}
         for selector in selectors:
@@ -421,11 +420,37 @@ class SelectorIndex:
         except KeyError:
             raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}") from None
 
-    def _declare(self, matcher_type: str, pattern: str | Matcher) -> SelectorPostings:
+    def _take_in(self, id: int, value: object, declared: Mapping[Selector, Selector | CompiledSelector]) -> None:
+        """Take in a new value, or with an error nothing of it."""
+        self._alike.value = value
+        lists: list[SelectorPostings] = []
+        try:
+            for matcher_type, pattern in declared.values():
+                lists.append(self._table(matcher_type).declare(self._short(matcher_type, pattern)))
+            # Only now: the matchers of the caller may have added a value.
+            if id <= self._newest or id < self._journal_end:
+                raise ValueError("another value was added while the selectors of this one were compiled")
+        except BaseException:
+            for postings in dict.fromkeys(lists):
+                if not postings:
+                    postings.table.remove(postings)
+            raise
+        finally:
+            self._alike.value = None
+        self._newest = id
+        for postings in lists:
+            if postings.ids is NONE:
+                self._begin(id, postings)
+            postings.add(id)
+        # Nearly all values have one selector, and its posting list was made for it.
+        self._held[value] = postings if len(lists) == 1 and postings.declared is pattern else _held(declared, lists)
+
+    def _short(self, matcher_type: str, pattern: str | Matcher) -> str | Matcher:
+        """Return a pattern.  Raises PatternError if it is a text that is too long."""
         if isinstance(pattern, str) and len(pattern) > self._max_length:
             reason = f"it has {len(pattern):,} characters; the limit is {self._max_length:,}"
             raise PatternError(matcher_type, pattern, reason)
-        return self._table(matcher_type).declare(pattern)
+        return pattern
 
     def _begin(self, id: int, postings: SelectorPostings) -> None:
         """Count a selector that a value declares first."""
@@ -433,9 +458,10 @@ class SelectorIndex:
             self._in_use.append(postings.table)
         self.distinct += 1
         self._pattern_bytes += _bytes_of(postings)
-        if len(self._journal) == self._journal.maxlen:
-            self._forgotten = self._journal[0].id
-        self._journal.append(_Begun(id, postings))
+        journal = self._journal
+        if len(journal) == journal.maxlen:
+            self._forgotten = journal[0].id
+        journal.append(_Begun(id, postings))
         self._journal_end = id
 
     def _leave(self, id: int, held: _Held) -> None:
@@ -508,9 +534,18 @@ _Held: TypeAlias = "SelectorPostings | tuple[SelectorPostings, ...] | _Others"
 def _held(declared: Mapping[Selector, Selector | CompiledSelector], lists: list[SelectorPostings]) -> _Held:
     """Return what is kept of a value's selectors and their posting lists."""
     for (_, pattern), postings in zip(declared, lists, strict=True):
-        if postings.pattern != pattern:
+        if postings.declared != pattern and postings.pattern != pattern:
             return _Others(tuple(declared.values()), tuple(dict.fromkeys(lists)))
     return lists[0] if len(lists) == 1 else tuple(lists)
+
+
+def _only(selectors: object) -> Selector | None:
+    """Return the selector of a list with one, if it is two texts; None for others."""
+    if type(selectors) is list and len(selectors) == 1:
+        [selector] = selectors
+        if type(selector) is tuple and len(selector) == 2 and type(selector[0]) is type(selector[1]) is str:
+            return selector
+    return None
 
 
 def _lists_of(held: _Held) -> tuple[SelectorPostings, ...]:

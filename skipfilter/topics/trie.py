@@ -99,9 +99,11 @@ class Trie(Generic[Word, Payload]):
         node = self.root
         was_many = False
         for word in pattern:
-            child = node.child(word)
+            # As Node.child, without a call.
+            child = node.one if word is ONE else node.many if word is MANY else node.words.get(word)
             if child is None:
-                self.inner_manys += was_many and not node.leads_on()
+                if was_many:
+                    self.inner_manys += not node.leads_on()
                 child = Node()
                 node.set_child(word, child)
                 self.changes += 1

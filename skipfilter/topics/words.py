@@ -74,6 +74,9 @@ class Grammar:
     """Whether wildcards match the empty words of a topic, if patterns cannot have such;
     if not, a topic with an empty word matches nothing.
     """
+    foreign: frozenset[str] = frozenset()
+    """Wildcards of other grammars, which are refused as words: they would only match
+    themselves, and whoever writes one hardly means that."""
 
     def __post_init__(self) -> None:
         if not self.separator or len({self.separator, self.one, self.many}) < 3:
@@ -112,9 +115,15 @@ class Grammar:
         if self.many_ends and self.many in words[:-1]:
             raise PatternError(self.name, pattern, f"{self.many} may only stand at the end")
         one, many = self.one, self.many
+        if not self.foreign.isdisjoint(words):
+            raise PatternError(self.name, pattern, self._why_foreign(words))
+        # 1. Most patterns have no more than words and ONE.
+        if many not in pattern and pattern.count(one) == words.count(one) and (self.empty_words or "" not in words):
+            return tuple([ONE if word == one else word for word in words])
+        # 2. All others.
         parsed: list[str | Wildcard] = []
         for word in words:
-            if one not in word and many not in word and (word or self.empty_words):  # most words
+            if one not in word and many not in word and (word or self.empty_words):
                 parsed.append(word)
             elif word in (one, many):
                 if word == one or self.many_needs_a_word:
@@ -131,6 +140,10 @@ class Grammar:
         if parsed == [MANY] and not self.empty_words_match:
             parsed = [ONE, MANY]  # a topic without words stands for one that matches nothing
         return tuple(parsed)
+
+    def _why_foreign(self, words: list[str]) -> str:
+        word = next(word for word in words if word in self.foreign)
+        return f"{word!r} is no wildcard here: {self.one} is one word, and {self.many} any number of words"
 
     def read(self, topic: str) -> tuple[list[str], bool]:
         """Return the words of `topic`, a str, and whether it is hidden from patterns
@@ -151,8 +164,8 @@ class Grammar:
         return self.hidden is not None and topic.startswith(self.hidden)
 
 
-AMQP: Final = Grammar("amqp", ".", "*", "#", many_ends=False, empty_words=False, hidden=None)
-MQTT: Final = Grammar("mqtt", "/", "+", "#", many_ends=True, empty_words=True, hidden="$")
+AMQP: Final = Grammar("amqp", ".", "*", "#", many_ends=False, empty_words=False, hidden=None, foreign=frozenset("+>"))
+MQTT: Final = Grammar("mqtt", "/", "+", "#", many_ends=True, empty_words=True, hidden="$", foreign=frozenset("*>"))
 NATS: Final = Grammar(
     "nats",
     ".",
@@ -164,6 +177,7 @@ NATS: Final = Grammar(
     many_needs_a_word=True,
     signs_inside=True,
     empty_words_match=False,
+    foreign=frozenset("+#"),
 )
 
 

@@ -43,9 +43,12 @@ from urllib.parse import unquote
 from skipfilter.errors import PatternError
 from skipfilter.text import shown
 from skipfilter.topics.positions import Positions, find_all, set_of
+from skipfilter.topics.words import ONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from skipfilter.topics.words import Wildcard
 
 MAX_VARIABLES: Final = 100
 """The maximum number of variables of a template, over all its expressions."""
@@ -59,7 +62,7 @@ _RESERVED = "!#$&'()*+,/:;=?@[]"
 _LITERALS = frozenset(string.ascii_letters + string.digits + "!#$&'()*+,-./:;=?@[]_~")
 # The same as bytes, for whole segments; braces are looked at one by one.
 _PLAIN = ("".join(_LITERALS) + "{}").encode()
-_PLAIN_NAME = "".join(_NAME).encode()
+_OPEN, _CLOSE = b"{}"
 
 # operator -> (first, separator, class, whether names are written): RFC 6570, appendix A
 _OPERATORS: dict[str, tuple[str, str, str, bool]] = {
@@ -178,8 +181,8 @@ class UriTemplate:
         return values
 
 
-def segments_of(pattern: str) -> list[bytes | None] | None:
-    """Return the segments of a template between slashes, with None for a variable such
+def segments_of(pattern: str) -> list[bytes | Wildcard] | None:
+    """Return the segments of a template between slashes, with ONE for a variable such
     as {id}; or None if any segment is something else, or may be an error.
 
     A parse gives the same, and takes ten times as long.
@@ -187,17 +190,17 @@ def segments_of(pattern: str) -> list[bytes | None] | None:
     text = encoded(pattern)
     if text.translate(None, _PLAIN):
         return None
-    segments: list[bytes | None] = []
+    segments: list[bytes | Wildcard] = []
+    braces = 0
     for segment in text.split(b"/"):
-        if b"{" not in segment and b"}" not in segment:
+        if b"{" not in segment:
             segments.append(segment)
-        elif segment[:1] == b"{" and segment[-1:] == b"}" and len(segment) > 2:
-            if segment[1:-1].translate(None, _PLAIN_NAME):
-                return None
-            segments.append(None)
+        elif segment[0] == _OPEN and segment[-1] == _CLOSE and segment[1:-1].replace(b"_", b"a").isalnum():
+            segments.append(ONE)
+            braces += 1
         else:
             return None
-    return segments
+    return segments if braces == text.count(b"}") else None
 
 
 def encoded(topic: str) -> bytes:

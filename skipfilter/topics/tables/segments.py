@@ -63,13 +63,13 @@ class SegmentTrie(Generic[Rest]):
         return self._trie.root
 
     def declare(
-        self, declared: str | Matcher, path: Path, rest: Rest | None, texts: Texts, *, is_limited: bool = True
+        self, declared: str | Matcher, path: Path, rest: Rest | None, texts: Texts | None, *, is_limited: bool = True
     ) -> SelectorPostings:
         """Return the posting list of a pattern, and make it if it is new.
 
-        If its path ends with MANY, `rest` is what follows, with its fixed text.  Raises
-        the errors of the limit of patterns that are alike, unless `is_limited` is
-        False.
+        If its path ends with MANY, `rest` is what follows, and `texts` the fixed text
+        in it.  Raises the errors of the limit of patterns that are alike, unless
+        `is_limited` is False.
         """
         node = self._trie.node(path)
         # 1. Only whole segments: the node holds the posting list.
@@ -78,6 +78,7 @@ class SegmentTrie(Generic[Rest]):
                 node.value = SelectorPostings(self._table, declared)
             assert isinstance(node.value, SelectorPostings)
             return node.value
+        assert texts is not None
         # 2. Other parts: the node holds a residual.
         if node.value is None:
             node.value = Residual()

@@ -15,7 +15,6 @@ from cachetools import LRUCache
 
 from skipfilter.topics.matchers.uri_template import VALUE, Subject, UriTemplate, encoded, is_value, segments_of
 from skipfilter.topics.tables.segments import MAX_DEPTH, SegmentTrie, split, texts
-from skipfilter.topics.words import ONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +59,7 @@ class UriTemplateTable:
     def declare(self, declared: str | Matcher) -> SelectorPostings:
         """Return the posting list of the template, and make it if it is new."""
         path, rest = self._split(declared)
-        return self._trie.declare(declared, path, rest, texts(rest or ()))
+        return self._trie.declare(declared, path, rest, None if rest is None else texts(rest))
 
     def remove(self, postings: SelectorPostings) -> None:
         """Forget the posting list, and the nodes that only it needed."""
@@ -83,7 +82,7 @@ class UriTemplateTable:
         if isinstance(declared, str):
             segments = segments_of(declared)  # most templates have no more than these
             if segments is not None and len(segments) < MAX_DEPTH:
-                return tuple([ONE if segment is None else segment for segment in segments]), None
+                return tuple(segments), None
         template = self.compile(declared) if isinstance(declared, str) else declared
         assert isinstance(template, UriTemplate)
         return split(template.parts, VALUE)

@@ -94,7 +94,7 @@ class UrlPatternTable:
         matcher = self._matcher(declared)
         path, rest = _split(matcher)
         if rest is None:
-            return self._trie.declare(declared, path, None, texts(()))
+            return self._trie.declare(declared, path, None, None)
         parts, conditions = rest
         others = [wanted for place, wanted in conditions if place in _BESIDE and not isinstance(wanted, Regexp)]
         cost = matcher.cost

@@ -1266,7 +1266,7 @@ def test_the_list_of_recent_values_is_bounded_by_the_number_of_values() -> None:
 @pytest.mark.parametrize("topic", [None, 7, b"/x", ("/x",)])
 def test_a_topic_that_is_not_a_string_is_named_with_any_selectors(topic: Any, tables: list[str]) -> None:
     readers: SkipFilter[str, Any] = SkipFilter(SelectorIndex(base_url=BASE))
-    readers.add("a", [(table, "*") for table in tables])
+    readers.add("a", [(table, "+" if table == "mqtt" else "*") for table in tables])
     for ask in (readers.match_any, readers.match_all, readers.matches, readers.bitmap):
         with pytest.raises(TypeError) as caught:
             ask(topic)
