@@ -44,6 +44,8 @@ from skipfilter.topics.matchers import (
     compile_matcher,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "MATCHERS",
     "Amqp",

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Final
 
+from skipfilter import __version__
 from skipfilter.text import PUBLISHED
 
 ROOT: Final = Path(__file__).parents[1]
-VERSION: Final[str] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+VERSION: Final = __version__
 
 _CLONE: Final = """\
 Version {version}, not yet on PyPI. Clone this repository. You need make, and Python 3.11 or newer with its `venv` module

@@ -25,8 +25,8 @@ PUBLIC = {
     "skipfilter.bulk": "BadInput BroadcastLimit PipelineError match",
     "skipfilter.engines": "ENGINES Engine Filter InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "
     "SnapshotTrie TrieEngine",
-    "skipfilter.fields": "Expression FieldFilter PartExplanation above all_of any_of at_least at_most below between not_ "
-    "one_of prefix present",
+    "skipfilter.fields": "Expression FieldFilter PartExplanation above all_of any_of at_least at_most below between from_json not_ "
+    "one_of prefix present to_json",
     "skipfilter.spark": "BadInput BroadcastLimit Matching MissingJava PipelineError Workload as_if_online "
     "generate_sessions generate_updates match postings spark_session",
     "skipfilter.topics": "AMQP Grammar MQTT NATS",

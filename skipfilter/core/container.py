@@ -110,8 +110,8 @@ class Container(Generic[Value, Declared]):
             freed = self._emptied()
         while freed is None:
             with self._lock:
-                for value in self._values.some(PORTION):
-                    self.discard(value)
+                for id, value in self._values.oldest(PORTION):
+                    self._remove(id, value)
                 if not self._values:
                     freed = self._emptied() or True
         del freed

@@ -118,9 +118,9 @@ class Values(Generic[Value]):
     def __len__(self) -> int:
         return len(self._ids)
 
-    def some(self, most: int) -> list[Value]:
-        """Return up to `most` values, the oldest."""
-        return list(islice(self._ids, most))
+    def oldest(self, most: int) -> list[tuple[int, Value]]:
+        """Return the ids and values of up to `most` values, the oldest."""
+        return [(id, value) for value, id in islice(self._ids.items(), most)]
 
     @property
     def size(self) -> int:

@@ -5,7 +5,8 @@
       │    └► bit_slices   all ids at once, by bitmaps that are added up
       ├► criteria      lists of fields and values, as a value declares them
       └► expressions   what else a value may want: parts, combined
-           └► messages     the values of each field of a message, by its path
+           ├► messages     the values of each field of a message, by its path
+           └► storage      as JSON, and back
 
 Belongs here: what a rule says of a message's content, and how rules are found.
 Does not belong here: topics and patterns (`topics`).
@@ -29,6 +30,7 @@ from skipfilter.fields.expressions import (
     present,
 )
 from skipfilter.fields.filter import FieldFilter
+from skipfilter.fields.storage import from_json, to_json
 
 __all__ = [
     "Expression",
@@ -41,8 +43,10 @@ __all__ = [
     "at_most",
     "below",
     "between",
+    "from_json",
     "not_",
     "one_of",
     "prefix",
     "present",
+    "to_json",
 ]

@@ -63,17 +63,30 @@ MAX_LITERALS: Final = 10_000
 """The maximum number of parts of all these clauses together."""
 
 
-class _NoTruth:
-    """Refuses `a and b`, which Python would reduce to one of them."""
+class _Combined:
+    """`a & b`, `a | b` and `~a` are all_of(a, b), any_of(a, b) and not_(a)."""
 
     __slots__ = ()
 
+    def __and__(self, other: Expression) -> Expression:
+        """Return an expression that holds if both do."""
+        return AllOf((*_parts_of(_part(self), AllOf), *_parts_of(_part(other), AllOf)))
+
+    def __or__(self, other: Expression) -> Expression:
+        """Return an expression that holds if one of both does."""
+        return AnyOf((*_parts_of(_part(self), AnyOf), *_parts_of(_part(other), AnyOf)))
+
+    def __invert__(self) -> Expression:
+        """Return an expression that holds if this one does not."""
+        return self.part if isinstance(self, Not) else Not(_part(self))
+
     def __bool__(self) -> bool:
-        raise TypeError("an expression is not true or false by itself; combine with all_of(), any_of() and not_()")
+        """Refuse `a and b`, which Python would reduce to one of them."""
+        raise TypeError("an expression is not true or false by itself; write a & b, a | b and ~a, with brackets")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Present(_NoTruth):
+class Present(_Combined):
     """The field is there."""
 
     field: str
@@ -87,7 +100,7 @@ class Present(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OneOf(_NoTruth):
+class OneOf(_Combined):
     """A value of the field is one of `values`."""
 
     field: str
@@ -103,7 +116,7 @@ class OneOf(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Prefix(_NoTruth):
+class Prefix(_Combined):
     """A value of the field begins with `text`."""
 
     field: str
@@ -120,7 +133,7 @@ class Prefix(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Range(_NoTruth):
+class Range(_Combined):
     """A value of the field is between two bounds, or above or below one."""
 
     field: str
@@ -151,7 +164,7 @@ class Range(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AllOf(_NoTruth):
+class AllOf(_Combined):
     """All parts hold."""
 
     parts: tuple[Expression, ...]
@@ -165,7 +178,7 @@ class AllOf(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AnyOf(_NoTruth):
+class AnyOf(_Combined):
     """At least one of the parts holds."""
 
     parts: tuple[Expression, ...]
@@ -179,7 +192,7 @@ class AnyOf(_NoTruth):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Not(_NoTruth):
+class Not(_Combined):
     """The part does not hold."""
 
     part: Expression
@@ -269,7 +282,7 @@ def at_least(field: str, bound: object) -> Expression:
 
     Takes O(1).  Bounds are real numbers (those of numpy, too), str, bytes, date,
     timedelta, datetime, and time without a time zone.  Raises ValueError for others,
-    and for NaN.
+    for NaN, and for a text that is a number, such as "10".
     """
     return _range("at_least", field, low=(bound, 0))
 
@@ -513,6 +526,11 @@ def _is_impossible(clause: Clause) -> bool:
     return any(isinstance(one, Not) and as_literal(one.part) in clause for one in clause)  # type: ignore[arg-type]
 
 
+def _parts_of(expression: Expression, kind: type[AllOf | AnyOf]) -> tuple[Expression, ...]:
+    """Return the parts of an expression of this kind, and any other as its own part."""
+    return expression.parts if isinstance(expression, kind) else (expression,)
+
+
 def _part(part: object) -> Expression:
     if is_expression(part):
         return part
@@ -530,16 +548,36 @@ def _content(part: Part | Not, message: Message) -> str:
     if not values:
         return f"{field} has no value of its own"
     shown = " and ".join(map(brief, values[:3]))
-    return f"{field} is {shown}" + (f" and {len(values) - 3} more" if len(values) > 3 else "")
+    more = f" and {len(values) - 3} more" if len(values) > 3 else ""
+    return f"{field} is {shown}{more}{_other_type(part, values[0])}"
+
+
+def _other_type(part: Part, value: object) -> str:
+    """Return, for a person to read, that only the type of a value is another one."""
+    if isinstance(part, Range):
+        order = ordered(value)
+        bound: Any = (part.low or part.high or (None,))[0]
+        if order is None or order[0] != part.order:
+            return f", of type {type(value).__name__}, which has no order with {brief(bound)}"
+    elif isinstance(part, Prefix):
+        return "" if isinstance(value, str) else f", of type {type(value).__name__}, and only a str has a beginning"
+    elif isinstance(part, OneOf):
+        alike = [one for one in part.values if str(one) == str(value)]
+        if alike:
+            return f", of type {type(value).__name__}, and not the {type(alike[0]).__name__} {brief(alike[0])}"
+    return ""
 
 
 def check_field(field: object) -> str:
     """Return a path of names.
 
-    Raises ValueError if it is not a str, and LimitError if it is too long.
+    Raises ValueError if it is not a str, or a name is empty, and LimitError if it is
+    too long.
     """
     if not isinstance(field, str):
         raise ValueError(f"{brief(field)} is not the name of a field, or a path such as 'order.total'")
+    if not all(map(str.strip, field.split("."))):
+        raise ValueError(f"the path {brief(field)} has an empty name; a path is written as 'order.total'")
     if field.count(".") >= MAX_NAMES:
         raise LimitError(f"the path {brief(field)} has more than {MAX_NAMES} names")
     if len(field) > MAX_PATH:
@@ -557,6 +595,8 @@ def _range(
     for bound in (low, high):
         if bound is None:
             ends.append(None)
+        elif _is_numeral(bound[0]):
+            raise ValueError(f"{name}: {brief(bound[0])} is a text, and no number has an order with it; write a number")
         elif (order := ordered(python_scalar(bound[0]))) is not None:
             ends.append((order[1], bound[1]))
             orders.add(order[0])
@@ -569,3 +609,17 @@ def _range(
         if ends[1] < ends[0]:  # type: ignore[operator]
             raise ValueError(f"{name}: there is nothing between {brief(low[0])} and {brief(high[0])}")
     return Range(check_field(field), orders.pop(), *ends)
+
+
+def _is_numeral(bound: object) -> bool:
+    """Return whether a text is a number.
+
+    The order of texts is by characters, so "9" is more than "10".
+    """
+    if not isinstance(bound, str) or bound.strip()[:1] not in {*"+-.0123456789"}:
+        return False
+    try:
+        float(bound)
+    except ValueError:
+        return False
+    return True

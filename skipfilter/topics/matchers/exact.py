@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from skipfilter.text import shown
+
 
 @dataclass(frozen=True, slots=True)
 class Exact:
@@ -16,8 +18,10 @@ class Exact:
         return topic == self.pattern
 
     def why_not(self, topic: str) -> str:
-        """Return the number of leading characters that are equal.  Takes O(|topic|)."""
-        same = next((n for n, (a, b) in enumerate(zip(topic, self.pattern, strict=False)) if a != b), None)
-        if same is None:
-            same = min(len(topic), len(self.pattern))
-        return f"they are the same up to character {same} of the topic's {len(topic)}"
+        """Return the first character that differs.  Takes O(|topic|)."""
+        for n, (has, wanted) in enumerate(zip(topic, self.pattern, strict=False), 1):
+            if has != wanted:
+                return f"character {n} is {has!r}, not {wanted!r}"
+        if len(topic) < len(self.pattern):
+            return f"the topic ends before {shown(self.pattern[len(topic) :])}"
+        return f"the topic goes on with {shown(topic[len(self.pattern) :])}"

@@ -150,9 +150,14 @@ class UriTemplate:
             cursors = subject.after(part, cursors)
             if not cursors:
                 read = subject.text[: reached.bit_length() - 1].decode("utf-8", "replace")
-                wanted = part.decode("utf-8") if isinstance(part, bytes) else "an expression"
-                return f"after {shown(read)} it asks for {shown(wanted)}"
-        read = subject.text[: cursors.bit_length() - 1].decode("utf-8", "replace")
+                assert isinstance(part, bytes)  # an expression may be absent
+                wanted = shown(part.decode("utf-8"))
+                return f"after {shown(read)} it asks for {wanted}" if read else f"it begins with {wanted}"
+        end = cursors.bit_length() - 1
+        read, rest = (text.decode("utf-8", "replace") for text in (subject.text[:end], subject.text[end:]))
+        if self.pattern.endswith("}"):
+            expression = self.pattern[self.pattern.rindex("{") :]
+            return f"after {shown(read)} comes {rest[0]!r}, which {expression} does not take"
         return f"it ends after {shown(read)}"
 
     def variables(self, topic: str) -> dict[str, str]:

@@ -577,8 +577,8 @@ async def test_the_command_says_why(start_hub: type[HubProcess], tmp_path: Path)
         assert lines[2].endswith("  42 (classic)  127.0.0.1: unwanted")
         assert re.fullmatch(r"  cursor       began after position \d+; sent what it wants up to position \d+", lines[4])
         assert lines[5] == (
-            "  matcher      exact http://e.com/1  does not match https://e.com/1: they are the same up to character 4 of "
-            "the topic's 15; it would match with 'https' for 'http'"
+            "  matcher      exact http://e.com/1  does not match https://e.com/1: character 5 is 's', not ':'; it would match "
+            "with 'https' for 'http'"
         )
         status, out, _ = await told(
             "http://e.com/1", "--private", "--match", "http://e.com/{id}", "--token", token("42", subscribe=())

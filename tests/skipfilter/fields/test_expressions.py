@@ -521,8 +521,43 @@ def test_a_message_is_read_within_bounds() -> None:
 
 
 def test_and_between_expressions_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^an expression is not true or false by itself; combine with all_of\(\)"):
+    with pytest.raises(TypeError, match=r"^an expression is not true or false by itself; write a & b, a \| b"):
         _ = present("a") and present("b")
+
+
+def test_signs_combine_expressions() -> None:
+    a, b, c = map(present, "abc")
+    assert a & b == all_of(a, b)
+    assert a & b & c == a & (b & c) == all_of(a, b, c)
+    assert a | b | c == any_of(a, b, c)
+    assert (a | b) & ~c == all_of(any_of(a, b), not_(c))
+    assert a & b | c == any_of(all_of(a, b), c)
+    assert ~~a == a
+    assert ~(a & b) == not_(all_of(a, b))
+    with pytest.raises(ValueError, match=r"^'b' is not an expression; write present\('b'\)$"):
+        a & "b"  # type: ignore[operator]
+    with pytest.raises(ValueError, match=r"^\('b', 1\) is not an expression; write one_of\('b', 1\)$"):
+        a | ("b", 1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "reason"),
+    [
+        (at_least("f", 10), "20", "f is '20', of type str, which has no order with 10"),
+        (at_least("f", "b"), 20, "f is 20, of type int, which has no order with 'b'"),
+        (below("f", date(2026, 1, 1)), "2025-01-01", "f is '2025-01-01', of type str, which has no order with datetime.date(2026, 1, 1)"),
+        (at_least("f", 10), 5, "f is 5"),
+        (one_of("f", "10"), 10, "f is 10, of type int, and not the str '10'"),
+        (one_of("f", 10, 11), "11", "f is '11', of type str, and not the int 11"),
+        (one_of("f", 10), 11, "f is 11"),
+        (prefix("f", "1"), 10, "f is 10, of type int, and only a str has a beginning"),
+        (prefix("f", "1"), "2", "f is '2'"),
+    ],
+)  # fmt: skip
+def test_explain_says_that_a_value_is_of_another_type(part: Any, value: object, reason: str) -> None:
+    readers: FieldFilter[str] = FieldFilter()
+    readers.add("a", part)
+    assert [part.reason for part in readers.explain({"f": value}, "a")] == [reason]
 
 
 def test_a_lock_need_not_be_reentrant() -> None:
@@ -592,7 +627,20 @@ nan = float("nan")
             "above('f'): None has no order; bounds are numbers, str, bytes, dates, and times without a time zone",
         ),
         (between, ("f", 5, 3), "between('f'): there is nothing between 5 and 3"),
-        (between, ("f", 5, "7"), "between('f'): 5 and '7' have no common order"),
+        (between, ("f", 5, "x"), "between('f'): 5 and 'x' have no common order"),
+        *(
+            (
+                function,
+                ("f", text),
+                f"{function.__name__}('f'): {text!r} is a text, and no number has an order with it; write a number",
+            )
+            for function, text in zip((at_least, above, at_most, below), ("10", " -2.5", ".5", "1e3"), strict=True)
+        ),
+        *(
+            (function, (path, *rest), f"the path {path!r} has an empty name; a path is written as 'order.total'")
+            for function, rest in ((present, ()), (one_of, (1,)), (prefix, ("x",)), (below, (1,)))
+            for path in ("", " ", ".a", "a.", "order..total", "a. .b")
+        ),
         (prefix, ("f", ""), "prefix('f'): '' is not a str with at least one character"),
         (prefix, ("f", 1), "prefix('f'): 1 is not a str with at least one character"),
         (present, (7,), "7 is not the name of a field, or a path such as 'order.total'"),

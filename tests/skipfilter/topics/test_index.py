@@ -232,7 +232,7 @@ def test_a_compiled_selector_is_used_unchanged() -> None:
     assert reasons(index, "/a/b", "bob") == {
         ("urlpattern", "/a/(b{2})"): "its pathname is '/a/b'",
         ("uritemplate", "/a/{long}"): None,
-        ("exact", "a" * 6): "they are the same up to character 0 of the topic's 4",
+        ("exact", "a" * 6): "character 1 is '/', not 'a'",
     }
     matchers: list[Matcher] = [trusted, template, Exact("a" * 6)]
     for text, matcher in zip(index.declared("bob"), matchers, strict=True):
@@ -440,9 +440,21 @@ def test_a_topic_of_several_selectors_is_extended_by_any_number_of_arrivals(arri
 @pytest.mark.parametrize(
     ("selector", "matched", "other", "reason"),
     [
-        (("exact", "abc"), "abc", "abd", "they are the same up to character 2 of the topic's 3"),
+        (("exact", "abc"), "abc", "abd", "character 3 is 'd', not 'c'"),
+        (("exact", "abc"), "abc", "ab", "the topic ends before 'c'"),
+        (("exact", "abc"), "abc", "abcde", "the topic goes on with 'de'"),
+        (("exact", "abc"), "abc", "", "the topic ends before 'abc'"),
         (("uritemplate", "/a/{id}/c"), "/a/1/c", "/a/1/d", "after '/a/1' it asks for '/c'"),
-        (("uritemplate", "/a/{id}"), "/a/1", "/a/1/c", "it ends after '/a/1'"),
+        (("uritemplate", "https://a.com/{id}"), "https://a.com/1", "/a/1", "it begins with 'https://a.com/'"),
+        (("uritemplate", "/a/{id}"), "/a/1", "/a/1/c", "after '/a/1' comes '/', which {id} does not take"),
+        (
+            ("uritemplate", "/t/{a}/{+rest}"),
+            "/t/a/b",
+            "/t/a/b c",
+            "after '/t/a/b' comes ' ', which {+rest} does not take",
+        ),
+        (("uritemplate", "/a{?q}"), "/a?q=1", "/a/b", "after '/a' comes '/', which {?q} does not take"),
+        (("uritemplate", "/{a}/b"), "/1/b", "/1/b/c", "it ends after '/1/b'"),
         (("urlpattern", "/a/:id"), "https://e.com/a/1", "/b/1", "its pathname is '/b/1'"),
         (("amqp", "a.*"), "a.b", "b.a", "word 1 is 'b'"),
         (("mqtt", "a/#"), "a", "b/a", "word 1 is 'b'"),
@@ -474,17 +486,18 @@ def test_an_explanation_has_the_variables_of_a_template() -> None:
     readers.add("alice", [("uritemplate", "/books/{id}{?page}"), ("exact", "/books/1"), ("uritemplate", "/{a}")])
     assert readers.explain("/books/1?page=2", "alice") == [
         Explanation(("uritemplate", "/books/{id}{?page}"), None, {"id": "1", "page": "2"}),
-        Explanation(("exact", "/books/1"), "they are the same up to character 8 of the topic's 15"),
+        Explanation(("exact", "/books/1"), "the topic goes on with '?page=2'"),
         Explanation(
             ("uritemplate", "/{a}"),
-            "it ends after '/books'",
+            "after '/books' comes '/', which {a} does not take",
             near_miss="with {+…} for {…}, which takes slashes",
         ),
     ]
     assert [str(explanation) for explanation in readers.explain("/books/1", "alice")] == [
         "uritemplate '/books/{id}{?page}' matches: id = '1'",
         "exact '/books/1' matches",
-        "uritemplate '/{a}' does not match: it ends after '/books'; it would match with {+…} for {…}, which takes slashes",
+        "uritemplate '/{a}' does not match: after '/books' comes '/', which {a} does not take; "
+        "it would match with {+…} for {…}, which takes slashes",
     ]
     readers.remove("alice")
     with pytest.raises(KeyError, match="alice"):

@@ -157,8 +157,7 @@ def test_an_explanation_has_the_near_miss() -> None:
     near, far = readers.explain("https://a.com/1", "alice")
     assert near.near_miss == "with 'https' for 'http'"
     assert str(near) == (
-        "exact 'http://a.com/1' does not match: they are the same up to character 4 of the topic's 15; "
-        "it would match with 'https' for 'http'"
+        "exact 'http://a.com/1' does not match: character 5 is 's', not ':'; it would match with 'https' for 'http'"
     )
     assert far.near_miss is None
 
