@@ -18,7 +18,6 @@ from bench.benchmark import Case, Lines
 from bench.measure import compare, memory
 from bench.workloads import SEED
 from skipfilter import FieldFilter
-from skipfilter.fields.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,18 +63,20 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
 
     def by_access(message: dict[str, int]) -> list[int]:
         """Find the values of which all criteria are met, by the rarest criterion."""
-        return readers._resolve(readers._index.candidates(read(message)).ids())
+        return readers._resolve(readers._index.candidates(readers._index.read(message)).ids())
 
     def by_counter(message: dict[str, int]) -> dict[int, int]:
         """Count the criteria that are met with a Counter."""
-        counts = Counter(chain.from_iterable(readers._index._bucketed.met(read(message))))
+        counts = Counter(chain.from_iterable(readers._index._bucketed.met(readers._index.read(message))))
         ids = BitMap(counts)
         return dict(zip(readers._values.resolve(ids), (counts[id] for id in ids), strict=True))
 
     variants: dict[str, Callable[[dict[str, int]], object]] = {
         "compare every set": ask,
         "all, rarest criterion": by_access,
-        "all, bit slices": lambda message: readers._resolve(readers._index._bucketed.matching(read(message))),
+        "all, bit slices": lambda message: readers._resolve(
+            readers._index._bucketed.matching(readers._index.read(message))
+        ),
         "match_all": readers.match_all,
         "match_any": readers.match_any,
         "hits, Counter": by_counter,

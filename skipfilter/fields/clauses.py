@@ -16,7 +16,7 @@ these buckets).
 
 *Bit slices* (see `skipfilter.fields.bit_slices`).  O(literals that hold * planes)
 operations on bitmaps, however many ids match.  A group of ranges, prefixes and
-negations alone has no bucket, so bit slices answer it always.
+negations alone has no bucket, so bit slices answer it, unless there are few such.
 
 Source: F. Fabret et al., Filtering algorithms and implementation for very fast
 publish/subscribe systems, SIGMOD 2001, for access predicates.
@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap
 
 from skipfilter.fields.bit_slices import BitSlices, place, rows_of
+from skipfilter.fields.expressions import field_of
+from skipfilter.fields.messages import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
 
 CANDIDATES = 500
 """Above this number of candidates, bit slices are faster (bench/results/fields.json).
+"""
+
+FEW = 8
+"""Up to this number of groups without a bucket, testing each is faster than bit slices.
 """
 
 OTHERS = 10
@@ -112,8 +118,12 @@ class ClauseIndex:
         # others, row -> groups.
         self._plain: dict[Row, dict[frozenset[Row], list[int]]] = {}
         self._others: dict[Row, dict[Group, None]] = {}
+        self._plan = Plan()  # the fields of all groups
+        self.read = self._plan.read
+        """Read a message, as far as the clauses ask for it."""
         self._bucketed = BitSlices()  # the ids of the groups with a bucket
         self._unbucketed = BitSlices()  # those of all others
+        self._alone: dict[Group, None] = {}  # these others
 
     def add(self, id: int, clause: Clause) -> Group:
         """Add an id with its clause, and return its group; or with an error nothing.
@@ -144,7 +154,12 @@ class ClauseIndex:
         """Return the ids whose clauses are met."""
         candidates = self.candidates(message)
         found = candidates.ids() if len(candidates) <= CANDIDATES else self._bucketed.matching(message)
-        return found | self._unbucketed.matching(message) if self._unbucketed else found
+        if len(self._alone) > FEW:
+            return found | self._unbucketed.matching(message)
+        for group in self._alone:
+            if group.is_met(message):
+                found.update(group.ids)
+        return found
 
     def matches(self, message: Message) -> bool:
         """Return whether the clause of any id is met; stops at the first."""
@@ -153,7 +168,9 @@ class ClauseIndex:
             return True
         if len(candidates) > CANDIDATES and self._bucketed.matching(message):
             return True
-        return bool(self._unbucketed.matching(message))
+        if len(self._alone) > FEW:
+            return bool(self._unbucketed.matching(message))
+        return any(group.is_met(message) for group in self._alone)
 
     def hits(self, message: Message) -> list[BitMap]:
         """Return the ids of each literal that holds, in the clauses with a bucket.
@@ -198,6 +215,10 @@ class ClauseIndex:
         # Most clauses are rows alone, and share their set.
         certain: frozenset[Row] = frozenset(rows) if others else clause  # type: ignore[assignment]
         group = self._groups[clause] = Group(clause, place(clause), certain, tuple(others), access)
+        for literal in clause:
+            self._plan.add(field_of(literal))
+        if not access:
+            self._alone[group] = None
         for row in access:
             if others:
                 self._others.setdefault(row, {})[group] = None
@@ -208,6 +229,9 @@ class ClauseIndex:
     def _close(self, group: Group) -> None:
         """Drop a group without ids."""
         del self._groups[group.clause]
+        for literal in group.clause:
+            self._plan.remove(field_of(literal))
+        self._alone.pop(group, None)
         for row in group.access:
             if group.others:
                 del self._others[row][group]
@@ -234,8 +258,10 @@ class ClauseIndex:
                     others.setdefault(row, {})[group] = None
                 else:
                     plain.setdefault(row, {})[group.rows] = group.ids
+        self._plan._check(field_of(literal) for clause in self._groups for literal in clause)
         assert self._plain == plain
         assert self._others == others
+        assert list(self._alone) == [group for group in self._groups.values() if not group.access]
         for slices, bucketed in ((self._bucketed, True), (self._unbucketed, False)):
             groups = [group for group in self._groups.values() if bool(group.access) is bucketed]
             slices._check({id: group.placed for group in groups for id in group.ids})

@@ -45,11 +45,11 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
 from skipfilter.errors import LimitError
-from skipfilter.fields.messages import MAX_NAMES, MAX_PATH, has_hash, python_scalar
+from skipfilter.fields.messages import MAX_NAMES, MAX_PATH, Plan, has_hash, python_scalar
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Collection, Hashable, Mapping
 
     from skipfilter.fields.messages import Message, Row
 
@@ -395,9 +395,10 @@ def parts_of(expression: Expression, wanted: bool = True) -> list[Part | Not]:
             return [expression if wanted else Not(expression)]
 
 
-def explain(parts: Iterable[Part | Not], message: Message) -> list[PartExplanation]:
+def explain(parts: Collection[Part | Not], message: Mapping[str, object]) -> list[PartExplanation]:
     """Return, for each part, whether it holds, and why."""
-    return [PartExplanation(part, None if part.holds(message) else _content(part, message)) for part in parts]
+    its = Plan(map(field_of, parts)).read(message)
+    return [PartExplanation(part, None if part.holds(its) else _content(part, its)) for part in parts]
 
 
 def why_no_content(value: object) -> str | None:
@@ -501,6 +502,15 @@ def _clauses(expression: Expression, wanted: bool) -> list[Clause]:
         case _:
             literal = as_literal(expression)
             return [frozenset([literal if wanted else Not(expression)])]
+
+
+def field_of(literal: Literal) -> str:
+    """Return the field that a literal is about."""
+    if isinstance(literal, tuple):
+        return literal[0]  # type: ignore[return-value]
+    part: Any = literal.part if isinstance(literal, Not) else literal
+    field: str = part.field
+    return field
 
 
 def as_literal(part: Part) -> Literal:

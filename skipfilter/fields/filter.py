@@ -40,7 +40,6 @@ from skipfilter.fields.bit_slices import planes_of, rows_of
 from skipfilter.fields.clauses import ClauseIndex
 from skipfilter.fields.criteria import clause_of, parse_criteria, parts_of_list
 from skipfilter.fields.expressions import clauses_of, explain, is_expression, parts_of
-from skipfilter.fields.messages import read
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
@@ -194,8 +193,8 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         criterion that it meets, and O(matches); and as long as `match_all` if a value
         has an expression.  Raises TypeError if `message` is not a Mapping.
         """
-        its = read(message)
         with self._lock:
+            its = self._index.read(message)
             found = BitMap().union(*self._index.hits(its))
             if self._rules:
                 found -= self._rules
@@ -211,8 +210,8 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         Includes the values without criteria.  Of criteria that name several contents of
         one field, one is enough.  Raises TypeError if `message` is not a Mapping.
         """
-        its = read(message)
         with self._lock:
+            its = self._index.read(message)
             return self._resolve(self._index.matching(its))
 
     def hits(self, message: Mapping[str, object]) -> dict[Value, int]:
@@ -225,8 +224,8 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         an expression is one, too.  Values without a hit are left out.  Raises TypeError
         if `message` is not a Mapping.
         """
-        its = read(message)
         with self._lock:
+            its = self._index.read(message)
             planes = planes_of(self._index.hits(its))
             if self._rules:
                 planes = [plane - self._rules for plane in planes]
@@ -254,8 +253,8 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
 
         O(fields) if no value has an expression; otherwise as long as `match_any`.
         """
-        its = read(message)
         with self._lock:
+            its = self._index.read(message)
             if not self._rules:
                 return self._index.has_hit(its)
             hits = self._index.hits(its)
@@ -268,8 +267,8 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
 
         Stops at the first.
         """
-        its = read(message)
         with self._lock:
+            its = self._index.read(message)
             return self._index.matches(its)
 
     def explain(self, message: Mapping[str, object], value: Value) -> list[PartExplanation]:
@@ -292,8 +291,8 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         with self._lock:
             held = self._held[value]
         if isinstance(held, _Rule):
-            return explain(parts_of(held.expression), read(message))
-        return explain(parts_of_list(held.clause), read(message))
+            return explain(parts_of(held.expression), message)
+        return explain(parts_of_list(held.clause), message)
 
     # -- internals; the lock is held
 

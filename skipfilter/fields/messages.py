@@ -1,4 +1,6 @@
-"""Reads messages: the values of each field, by its path, which has dots between names.
+"""Reads messages: the values of the fields that somebody asks for.
+
+The path of a field has dots between names:
 
     {"order": {"total": 5, "items": [{"sku": "a"}, {"sku": "b"}]}, "urgent": None}
 
@@ -17,8 +19,7 @@ with all others: Decimal(5) == np.int8(5) raises TypeError.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
@@ -30,62 +31,186 @@ MAX_NAMES: Final = 20
 list is a level of depth, too.
 """
 MAX_PATH: Final = 1_000
-"""The maximum number of characters of a path; longer ones in a message are not seen."""
+"""The maximum number of characters of a path."""
 MAX_VALUES: Final = 1_000_000
-"""The maximum number of mappings, lists and values in a message that is not flat."""
+"""The maximum number of items of lists that are read of a message."""
 
 Row: TypeAlias = tuple[Hashable, ...]
 """(field,), for a field that is there, or (field, value)."""
 
-_SIMPLE: Final = frozenset({str, int, float, bool, type(None), bytes, tuple})
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), bytes})
+_SIMPLE: Final = _PLAIN | {tuple}
 
 
-@dataclass(slots=True)
 class Message:
-    """A message, as it is matched."""
+    """The fields of a message that were asked for, as they are matched."""
 
-    rows: set[Row]
-    """A row for each field, and for each value of it that can be hashed."""
-    is_plain: bool
-    """Whether no field has several values."""
-    _message: Mapping[str, object]
-    _fields: dict[str, list[object]] | None
-    """None if the message is flat, until somebody asks: few questions need them."""
+    __slots__ = ("_fields", "_found", "_left", "is_plain", "rows")
+
+    def __init__(self) -> None:
+        self.rows: set[Row] = set()
+        """A row for each field, and for each value of it that can be hashed."""
+        self.is_plain = True
+        """Whether no field has several values."""
+        self._found: list[tuple[str, object]] = []  # (field, value), also if it cannot be hashed
+        self._fields: dict[str, list[object]] | None = None
+        self._left = MAX_VALUES  # items of lists that may still be read
 
     @property
     def fields(self) -> dict[str, list[object]]:
-        """The values of each field."""
+        """The values of each field; made when somebody asks, because few parts do."""
         if self._fields is None:
-            self._fields = {name: [value] for name, value in self._message.items()}
+            self._fields = {row[0]: [] for row in self.rows if len(row) == 1}  # type: ignore[misc]
+            for field, value in self._found:
+                self._fields[field].append(value)
         return self._fields
 
+    def _read_mapping(self, node: _Node, mapping: Mapping[Any, object], depth: int) -> None:
+        """Read the fields below a node.  O(the smaller of names and children)."""
+        children = node.children
+        odd = _odd_names(mapping)
+        if odd:
+            self.is_plain = False
+        if len(children) < len(mapping):
+            get, rows, found = mapping.get, self.rows, self._found
+            for name, child in children.items():
+                value = get(name, _ABSENT)
+                if type(value) in _PLAIN and (row := child.row) is not None:  # as `_read`, without a call
+                    pair = row[0], value
+                    found.append(pair)
+                    rows.add(row)
+                    rows.add(pair)
+                elif value is not _ABSENT:
+                    self._read(child, value, depth)
+        else:
+            for name, value in mapping.items():
+                if name not in odd and (known := children.get(name)) is not None:
+                    self._read(known, value, depth)
+        # A name with dots in it is as many names; one that is no str is read as one.
+        for name in odd:
+            below: _Node | None = node
+            for part in str(name).split("."):
+                below = below and below.children.get(part)
+            if below is not None:
+                self._read(below, mapping[name], depth)
 
-def read(message: Mapping[str, object]) -> Message:
-    """Return a message as it is matched.
+    def _read(self, node: _Node, value: object, depth: int) -> None:
+        """Read a value of the field of a node, and what is below."""
+        row = node.row
+        if row is not None:
+            self.rows.add(row)
+        if type(value) in _SIMPLE:
+            if row is not None:
+                self._add(row[0], value)
+        elif isinstance(value, Mapping):
+            if node.children and depth < MAX_NAMES:
+                self._read_mapping(node, value, depth + 1)
+        elif isinstance(value, (list, set)):
+            self._left -= len(value)
+            if self._left < 0:
+                raise LimitError(f"the message has more than {MAX_VALUES:,} values")
+            self.is_plain = False
+            for one in value if depth < MAX_NAMES else ():
+                self._read(node, one, depth + 1)
+        elif row is not None:
+            self._add(row[0], python_scalar(value))
 
-    A mapping in a field has fields of its own.  A list or a set has several values;
-    other containers are values themselves.  Raises TypeError if `message` is not a
-    Mapping, and LimitError if it has more than MAX_VALUES values.
+    def _add(self, field: str, value: object) -> None:
+        """Add a value of a field."""
+        found = field, value
+        self._found.append(found)
+        if has_hash(value):  # otherwise no row asks for it
+            self.rows.add(found)
 
-    >>> read({"order": {"total": 5}, "tags": ["a", "b"]}).fields
-    {'order': [], 'order.total': [5], 'tags': ['a', 'b']}
+
+class Plan:
+    """The fields that are asked for, by their names: a trie of names.
+
+    Only these are read of a message, whatever else it has.  Not thread-safe.
+
+    >>> message = Plan(["order.total", "tags", "order"]).read(
+    ...     {"order": {"total": 5, "id": 7}, "tags": ["a", "b"], "at": 8}
+    ... )
+    >>> sorted(message.fields.items())
+    [('order', []), ('order.total', [5]), ('tags', ['a', 'b'])]
     """
-    if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
-        raise TypeError(f"message {brief(message)} is of type {type(message).__name__}, not a Mapping")
-    if _SIMPLE.issuperset(map(type, message.values())):
-        # The items of a flat message are rows as they are.
-        return Message(_rows(message, message.items()), True, message, None)
-    fields = _Reader().fields_of(message)
-    rows = _rows(fields, [(name, value) for name, values in fields.items() for value in values])
-    return Message(rows, max(map(len, fields.values())) <= 1, message, fields)
+
+    def __init__(self, fields: Iterable[str] = ()) -> None:
+        self._root = _Node()
+        for field in fields:
+            self.add(field)
+
+    def add(self, field: str) -> None:
+        """Ask for a field once more.  O(names)."""
+        node = self._root
+        for name in field.split("."):
+            node = node.children.setdefault(name, _Node())
+            node.uses += 1
+        node.asked += 1
+        node.row = (field,)
+
+    def remove(self, field: str) -> None:
+        """Ask for a field once less.  O(names)."""
+        node = self._root
+        path = []
+        for name in field.split("."):
+            path.append((node, name))
+            node = node.children[name]
+            node.uses -= 1
+        node.asked -= 1
+        if not node.asked:
+            node.row = None
+        for parent, name in path:
+            if not parent.children[name].uses:
+                del parent.children[name]
+                break
+
+    def read(self, message: Mapping[str, object]) -> Message:
+        """Return the fields of a message that are asked for.
+
+        A mapping in a field has fields of its own.  A list or a set has several values;
+        other containers are values themselves.  Raises TypeError if `message` is not a
+        Mapping, and LimitError if it has lists of more than MAX_VALUES items together.
+        """
+        if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
+            raise TypeError(f"message {brief(message)} is of type {type(message).__name__}, not a Mapping")
+        read = Message()
+        read._read_mapping(self._root, message, 1)
+        return read
+
+    def _check(self, fields: Iterable[str]) -> None:
+        """Assert that these fields are asked for, as often as here; for tests."""
+        again = Plan(fields)
+        pairs = [(self._root, again._root)]
+        for mine, other in pairs:
+            assert (mine.asked, mine.uses, mine.row) == (other.asked, other.uses, other.row)
+            assert mine.children.keys() == other.children.keys()
+            pairs += [(child, other.children[name]) for name, child in mine.children.items()]
 
 
-def _rows(names: Collection[str], items: Collection[tuple[str, object]]) -> set[Row]:
-    """Return the rows of fields with these names and items."""
+class _Node:
+    """A name of a path, and the names that may follow."""
+
+    __slots__ = ("asked", "children", "row", "uses")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.row: tuple[str] | None = None  # (field,) if the field that ends here is asked for
+        self.asked = 0  # how often it is
+        self.uses = 0  # how often this one and those below are
+
+
+_ABSENT: Final = object()
+
+
+def _odd_names(mapping: Mapping[Any, object]) -> Collection[Any]:
+    """Return the names that are not one plain name: those with dots, or no str."""
     try:
-        return {*zip(names), *items}
+        if "." not in "".join(mapping):  # nearly always, and faster than a loop
+            return ()
     except TypeError:
-        return {*zip(names), *((name, value) for name, value in items if has_hash(value))}
+        pass
+    return {name for name in mapping if not isinstance(name, str) or "." in name}
 
 
 def has_hash(value: object) -> bool:
@@ -113,49 +238,3 @@ def python_scalar(value: Any) -> Any:
         return scalar
     # A long double: a float, if that is not less precise.
     return Fraction(*scalar.as_integer_ratio()) if float(scalar) != scalar == scalar else float(scalar)
-
-
-class _Reader:
-    """Reads a message with mappings or lists in it."""
-
-    def __init__(self) -> None:
-        self._fields: dict[str, list[object]] = {}
-        self._left = MAX_VALUES  # how much may still be read
-
-    def fields_of(self, message: Mapping[str, object]) -> dict[str, list[object]]:
-        """Return the values of each field."""
-        self._read_mapping("", message, 1)
-        return self._fields
-
-    def _read_mapping(self, prefix: str, mapping: Mapping[str, object], depth: int) -> None:
-        """Read the fields of a mapping; their paths begin with `prefix`."""
-        self._take(len(mapping))
-        fields = self._fields
-        for name, value in mapping.items() if depth <= MAX_NAMES else ():
-            path = f"{prefix}{name}"
-            if len(path) > MAX_PATH:
-                continue
-            if type(value) in _SIMPLE and path not in fields:  # the usual case, without a call
-                fields[path] = [value]
-            else:
-                self._read(path, value, depth)
-
-    def _read(self, path: str, value: object, depth: int) -> None:
-        """Read what is in the field `path`."""
-        values = self._fields.setdefault(path, [])
-        if type(value) in _SIMPLE:
-            values.append(value)
-        elif isinstance(value, Mapping):
-            self._read_mapping(f"{path}.", value, depth + 1)
-        elif isinstance(value, (list, set)):
-            self._take(len(value))
-            for one in value if depth < MAX_NAMES else ():
-                self._read(path, one, depth + 1)
-        else:
-            values.append(python_scalar(value))
-
-    def _take(self, count: int) -> None:
-        """Count what is read next."""
-        self._left -= count
-        if self._left < 0:
-            raise LimitError(f"the message has more than {MAX_VALUES:,} values")

@@ -27,7 +27,6 @@ from skipfilter.fields.clauses import CANDIDATES, Candidates
 from skipfilter.fields.criteria import MAX_CRITERIA
 from skipfilter.fields.expressions import present
 from skipfilter.fields.filter import SLACK, FieldFilter
-from skipfilter.fields.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -55,8 +54,8 @@ def both_ways(readers: FieldFilter[Any], message: Message) -> list[list[Any]]:
     """Return the values whose criteria are all met, by rarest criterion and by bit
     slices.
     """
-    its = read(message)
     index = readers._index
+    its = index.read(message)
     rest = index._unbucketed.matching(its)
     found = (index.candidates(its).ids(), index._bucketed.matching(its))
     return [readers._resolve(ids | rest) for ids in found]
@@ -64,7 +63,7 @@ def both_ways(readers: FieldFilter[Any], message: Message) -> list[list[Any]]:
 
 def buckets(readers: FieldFilter[Any], message: Message) -> list[int]:
     """Return the number of candidates in each bucket of a message."""
-    candidates = readers._index.candidates(read(message))
+    candidates = readers._index.candidates(readers._index.read(message))
     return [*map(len, candidates.plain), *map(len, candidates.others)]
 
 
@@ -410,10 +409,14 @@ def test_both_implementations_agree() -> None:
 def test_planes_are_as_many_as_the_highest_hit_count_has_bits() -> None:
     criteria: list[Criterion] = [("f", 1), ("g", 1), "f", "g"]
     readers = filled({n: criteria[:n] for n in range(5)})
-    met = readers._index._bucketed.met
-    assert [list(plane) for plane in planes_of(met(read({"f": 1, "g": 1})))] == [[1, 3], [2, 3], [4]]
-    assert [list(plane) for plane in planes_of(met(read({"f": 1})))] == [[1, 2], [3, 4]]
-    assert planes_of(met(read({"h": 1}))) == []
+
+    def planes(message: Message) -> list[list[int]]:
+        index = readers._index
+        return [list(plane) for plane in planes_of(index._bucketed.met(index.read(message)))]
+
+    assert planes({"f": 1, "g": 1}) == [[1, 3], [2, 3], [4]]
+    assert planes({"f": 1}) == [[1, 2], [3, 4]]
+    assert planes({"h": 1}) == []
 
 
 def test_removed_values_leave_nothing_behind() -> None:
@@ -471,7 +474,11 @@ class AgainstNaive(RuleBasedStateMachine):
 
     @initialize(candidates=st.integers(0, 3), slack=st.integers(0, 3))
     def begin(self, candidates: int, slack: int) -> None:
-        self.patches = [patch.object(clauses, "CANDIDATES", candidates), patch.object(fields, "SLACK", slack)]
+        self.patches = [
+            patch.object(clauses, "CANDIDATES", candidates),
+            patch.object(clauses, "FEW", candidates),
+            patch.object(fields, "SLACK", slack),
+        ]
         for one in self.patches:
             one.start()
         self.filter: FieldFilter[int] = FieldFilter()
