@@ -86,8 +86,8 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
 
     Every method may be called from any thread.  If only one thread uses the filter,
     `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
-    copied or pickled.  A question raises LimitError for a message of more than a
-    million values.
+    copied or pickled.  Of a message, only the fields that somebody asks for are read; a
+    question raises LimitError if their lists have more than a million items.
 
     >>> readers = FieldFilter()
     >>> readers.add("alice", [("currency", "USD"), "urgent"])

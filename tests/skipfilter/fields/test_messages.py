@@ -16,7 +16,7 @@ from skipfilter.fields.messages import MAX_NAMES, Plan, has_hash
 NAMES = ["a", "b", "c"]
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(".".join) | st.sampled_from(["5", "a.5"])
 KEYS = st.sampled_from([*NAMES, "a.b", "b.c", "a.b.c", "d", "", ".", 5])
-LEAVES = st.sampled_from([0, 1, "x", None, b"x", (1,), ([],), bytearray(b"x")])
+LEAVES: st.SearchStrategy[Any] = st.sampled_from([0, 1, "x", None, b"x", (1,), ([],), bytearray(b"x")])
 MESSAGES = st.dictionaries(
     KEYS,
     st.recursive(
@@ -77,11 +77,11 @@ def test_a_field_that_is_no_longer_asked_for_is_not_read(
 
 
 def test_only_the_names_that_are_asked_for_are_looked_up() -> None:
-    class Counting(dict[str, Any]):
-        asked: list[str] = []
+    asked: list[str] = []
 
+    class Counting(dict[str, Any]):
         def get(self, name: str, default: Any = None) -> Any:
-            self.asked.append(name)
+            asked.append(name)
             return super().get(name, default)
 
         def items(self) -> Any:
@@ -89,7 +89,7 @@ def test_only_the_names_that_are_asked_for_are_looked_up() -> None:
 
     message = Counting({f"f{n}": n for n in range(1_000)})
     assert Plan(["f1", "f2", "gone"]).read(message).fields == {"f1": [1], "f2": [2]}
-    assert message.asked == ["f1", "f2", "gone"]
+    assert asked == ["f1", "f2", "gone"]
 
 
 def test_depth_and_lists_are_bounded() -> None:
