@@ -7,6 +7,7 @@ a declaration is, selectors or criteria, only its subclass knows.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -145,6 +146,18 @@ class Container(Generic[Value, Declared]):
         """Iterate over a snapshot of the values, oldest first."""
         with self._lock:
             return iter(list(self._values))
+
+
+def bytes_of(one: object) -> int:
+    """Return about how many bytes an object takes, with the items of tuples and
+    frozensets.
+    """
+    size, left = 0, [one]
+    for some in left:
+        size += sys.getsizeof(some)
+        if isinstance(some, (tuple, frozenset)):
+            left += some
+    return size
 
 
 def pairs_of(items: Iterable[tuple[Value, Given]] | Mapping[Value, Given]) -> list[tuple[Value, Given]]:

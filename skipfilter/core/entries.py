@@ -15,13 +15,13 @@ inverted bitmaps of Svalgaard and Tveden, 1980, for the rest.
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pyroaring import BitMap64
 
 from skipfilter.core.cache import SegmentedCache
+from skipfilter.core.container import bytes_of
 from skipfilter.core.sources import Index, Source
 from skipfilter.posting_list import NONE, PostingList, compact, union
 
@@ -61,7 +61,7 @@ class _Entry:
         self.cursor = cursor
         self.removals = removals
         self.lists = lists
-        self.own_size = ENTRY_BYTES + _bytes_of(key)
+        self.own_size = ENTRY_BYTES + bytes_of(key)
         self.size = _size(self, cursor)
 
     @property
@@ -281,13 +281,3 @@ def _size(entry: _Entry, end: int) -> int:
     containers = min(len(entry.matched), (end >> 16) + 1)
     ids = min(2 * len(entry.matched), containers << 13)
     return entry.own_size + 8 * len(entry.lists) + BITMAP_BYTES + 110 * containers + ids
-
-
-def _bytes_of(key: object) -> int:
-    """Return about how many bytes a key takes, with the items of tuples and sets."""
-    size, left = 0, [key]
-    for one in left:
-        size += sys.getsizeof(one)
-        if isinstance(one, (tuple, frozenset)):
-            left += one
-    return size

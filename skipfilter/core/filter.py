@@ -288,7 +288,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         ([], [], 1, 1)
         """
         with self._lock:
-            patterns, pattern_bytes, index_bytes = 0, 0, 0
+            patterns = pattern_bytes = index_bytes = 0
             if isinstance(self._source, Declarations):
                 patterns, pattern_bytes, index_bytes = self._source.sizes()
             return Stats(

@@ -31,6 +31,7 @@ slices.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from operator import itemgetter
@@ -163,6 +164,11 @@ class BitSlices:
                 left -= ids
         return left
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the bitmaps and tables take.  O(fields)."""
+        return sum(layer.size for layers in (self._wanted, self._unwanted) for layer in layers)
+
     def __bool__(self) -> bool:
         """Return whether there is an id."""
         return bool(self._needed) or bool(self._none_needed)
@@ -217,6 +223,16 @@ class Layer:
                 del kinds[part.order]
             if not kinds:
                 del self._ranges[part.field]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the bitmaps and tables take.  O(fields).
+
+        A bitmap takes some 200 bytes, and a bound 100.
+        """
+        texts = sum(len(prefixes.texts) for prefixes in self._prefixes.values())
+        bounds = sum(len(some.ids) for kinds in self._ranges.values() for some in kinds.values())
+        return sys.getsizeof(self.rows) + 200 * (len(self.rows) + texts) + 150 * bounds
 
     def is_empty(self) -> bool:
         """Return whether there is no id."""

@@ -24,6 +24,7 @@ publish/subscribe systems, SIGMOD 2001, for access predicates.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from itertools import islice
@@ -171,6 +172,21 @@ class ClauseIndex:
         if len(self._alone) > FEW:
             return bool(self._unbucketed.matching(message))
         return any(group.is_met(message) for group in self._alone)
+
+    @property
+    def group_count(self) -> int:
+        """The number of different clauses."""
+        return len(self._groups)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the groups, buckets and bitmaps take.  O(fields).
+
+        A group takes some 700 bytes with its sets and tuples, and a bitmap 200.
+        """
+        tables = sum(map(sys.getsizeof, (self._groups, self._plain, self._others)))
+        buckets = 232 * (len(self._plain) + len(self._others))
+        return tables + buckets + 700 * len(self._groups) + self._bucketed.size + self._unbucketed.size
 
     def hits(self, message: Message) -> list[BitMap]:
         """Return the ids of each literal that holds, in the clauses with a bucket.

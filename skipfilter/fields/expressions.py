@@ -513,6 +513,15 @@ def field_of(literal: Literal) -> str:
     return field
 
 
+def vars_of(part: Part | Not) -> tuple[object, ...]:
+    """Return what a part consists of."""
+    while isinstance(part, Not):
+        part = part.part  # type: ignore[assignment]
+    if isinstance(part, Range):
+        return part.low, part.high
+    return (part.text,) if isinstance(part, Prefix) else (part.values,) if isinstance(part, OneOf) else ()
+
+
 def as_literal(part: Part) -> Literal:
     """Return a part, or the row that says the same."""
     if isinstance(part, Present):

@@ -28,18 +28,19 @@ message matching, iMatix, for the hit counts and the example.
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.core.container import Container, absent, garbage_later, names, pairs_of
+from skipfilter.core.container import Container, Stats, absent, bytes_of, garbage_later, names, pairs_of
 from skipfilter.core.values import Values
 from skipfilter.fields.bit_slices import planes_of, rows_of
 from skipfilter.fields.clauses import ClauseIndex
 from skipfilter.fields.criteria import clause_of, parse_criteria, parts_of_list
-from skipfilter.fields.expressions import clauses_of, explain, is_expression, parts_of
+from skipfilter.fields.expressions import clauses_of, explain, is_expression, parts_of, vars_of
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ Value = TypeVar("Value")
 SLACK = 1_024
 """Ids that may be out of use, beyond the number of those in use, before a renumbering.
 """
+
+SAMPLE: Final = 64
+"""The number of rules that are measured, to estimate the bytes of all."""
 
 FURTHER: Final = 1 << 31
 """The ids from here on are those of the second and further clauses of expressions."""
@@ -271,6 +275,32 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
             its = self._index.read(message)
             return self._index.matches(its)
 
+    def stats(self) -> Stats:
+        """Return how many values and different rules there are, and about how many
+        bytes they take.
+
+        Takes O(fields): the bytes of the rules are those of SAMPLE rules, evenly spread
+        over all.
+        """
+        with self._lock:
+            count = len(self._held)
+            by_id = self._values.by_id
+            some = [self._held[by_id.peekitem(at)[1]] for at in range(0, count, max(1, count // SAMPLE))]
+            declared = sum(bytes_of(_written(held)) for held in some) * count // max(1, len(some))
+            return Stats(
+                values=count,
+                patterns=self._index.group_count,
+                keys=0,
+                misses=0,
+                value_bytes=self._values.size,
+                pattern_bytes=declared,
+                index_bytes=self._index.size
+                + sys.getsizeof(self._held)
+                + 200 * len(self._first)
+                + 100 * len(self._rules),
+                cache_bytes=0,
+            )
+
     def explain(self, message: Mapping[str, object], value: Value) -> list[PartExplanation]:
         """Return, for each criterion of `value` or part of its expression, whether it
         is as `match_all` needs it, and why not.
@@ -463,6 +493,12 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
             assert sorted([*self._first, *self._free]) == [
                 FURTHER + n for n in range(len(self._first) + len(self._free))
             ]
+
+
+def _written(held: Group | _Rule) -> tuple[object, ...]:
+    """Return what a value has declared, as tuples."""
+    parts = parts_of(held.expression) if isinstance(held, _Rule) else parts_of_list(held.clause)
+    return tuple((part, *vars_of(part)) for part in parts)
 
 
 def _compiled(criteria: Expression | Iterable[Criterion]) -> _Compiled:

@@ -54,6 +54,9 @@ from skipfilter.topics.tables import (
 )
 from skipfilter.topics.words import AMQP, MQTT
 
+_LIST_BYTES: Final = 56
+_BITMAP_BYTES: Final = 440
+"""About how many bytes a posting list takes, and a bitmap of few ids."""
 JOURNAL: Final = 16
 """The number of the newest selectors in the journal."""
 
@@ -167,6 +170,8 @@ class SelectorIndex:
         # so that the tables are walked for a new topic.
         self._forgotten = 0
         self._pattern_bytes = 0  # those of the texts of selectors
+        self._shared = 0  # ids in posting lists, beyond the first of each
+        self._bitmaps = 0  # posting lists with more than one id
         self.distinct = 0
         """The number of distinct selectors; selectors that mean the same count as one.
         """
@@ -213,9 +218,7 @@ class SelectorIndex:
                     # The usual case, without what others need.
                     self._alike.value = value
                     postings = table.declare(pattern)
-                    if postings.ids is NONE:
-                        self._begin(at, postings)
-                    postings.add(at)
+                    self._join(at, postings)
                     selector = matcher_type, pattern
                     is_its = postings.declared is pattern
                     self._held[value] = postings if is_its else _held({selector: selector}, [postings])
@@ -257,7 +260,7 @@ class SelectorIndex:
         self._tables, self._held, self._in_use = self._made(), {}, []
         self._journal = deque(maxlen=JOURNAL)
         self._forgotten, self._journal_end = 0, -1
-        self.distinct = self._pattern_bytes = 0
+        self.distinct = self._pattern_bytes = self._shared = self._bitmaps = 0
         return freed
 
     def discard(self, id: int, value: object) -> None:
@@ -345,7 +348,10 @@ class SelectorIndex:
 
         Takes O(matcher types).
         """
-        return self.distinct, self._pattern_bytes, 0
+        tables = sum(table.size for table in self._in_use)
+        lists = _LIST_BYTES * self.distinct + sys.getsizeof(self._held)
+        shared = _BITMAP_BYTES * self._bitmaps + 2 * self._shared
+        return self.distinct, self._pattern_bytes, tables + lists + shared
 
     # -- internals
 
@@ -439,9 +445,7 @@ class SelectorIndex:
             self._alike.value = None
         self._newest = id
         for postings in lists:
-            if postings.ids is NONE:
-                self._begin(id, postings)
-            postings.add(id)
+            self._join(id, postings)
         # Nearly all values have one selector, and its posting list was made for it.
         self._held[value] = postings if len(lists) == 1 and postings.declared is pattern else _held(declared, lists)
 
@@ -451,6 +455,16 @@ class SelectorIndex:
             reason = f"it has {len(pattern):,} characters; the limit is {self._max_length:,}"
             raise PatternError(matcher_type, pattern, reason)
         return pattern
+
+    def _join(self, id: int, postings: SelectorPostings) -> None:
+        """Add the id of a value to a posting list."""
+        ids = postings.ids
+        if ids is NONE:
+            self._begin(id, postings)
+        elif ids != id:  # several selectors of the value may mean the same
+            self._shared += 1
+            self._bitmaps += isinstance(ids, int)
+        postings.add(id)
 
     def _begin(self, id: int, postings: SelectorPostings) -> None:
         """Count a selector that a value declares first."""
@@ -468,7 +482,10 @@ class SelectorIndex:
         """Take an id out of posting lists, and drop those that are then empty."""
         for postings in _lists_of(held):
             postings.discard(id)
-            if not postings:
+            if postings:
+                self._shared -= 1
+                self._bitmaps -= isinstance(postings.ids, int)
+            else:
                 postings.table.remove(postings)
                 self.distinct -= 1
                 self._pattern_bytes -= _bytes_of(postings)
@@ -484,11 +501,13 @@ class SelectorIndex:
         assert all(postings and postings.table in self._in_use for postings in there)
         assert len(there) == self.distinct
         assert self._pattern_bytes == sum(map(_bytes_of, there))
+        assert self._shared == sum(len(postings) - 1 for postings in there)
+        assert self._bitmaps == sum(len(postings) > 1 for postings in there)
         noted = [one.id for one in self._journal]
         assert noted == sorted(noted)
         assert self._journal_end == max(noted, default=self._journal_end)
         assert noted or self._journal_end in (-1, self._forgotten)
-        assert self._forgotten <= min(noted, default=0)
+        assert self._forgotten <= min(noted, default=self._newest + 1)
 
 
 class _Begun:

@@ -55,6 +55,11 @@ class Table(Protocol):
         """The number of patterns that were tested one by one so far."""
         ...
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the table takes, without the posting lists."""
+        ...
+
     def compile(self, pattern: str, /) -> Matcher:
         """Return the matcher of `pattern`.
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 32
 """The number of segments of a pattern that become nodes; a residual holds the rest."""
 
+REST_BYTES: Final = 720
+"""About how many bytes a pattern takes in a residual."""
+
 Path: TypeAlias = tuple["bytes | Wildcard", ...]
 AnyParts: TypeAlias = "tuple[Any, ...]"
 """Literals, which are bytes, and whatever else a matcher has between them."""
@@ -53,6 +56,7 @@ class SegmentTrie(Generic[Rest]):
 
     def __init__(self, table: Table, alike: AlikeLimit | None) -> None:
         self.verified = 0
+        self._rests = 0  # patterns in residuals
         self._table = table
         self._alike = alike
         self._trie: Trie[bytes, SelectorPostings | Residual[Rest]] = Trie()
@@ -87,6 +91,7 @@ class SegmentTrie(Generic[Rest]):
         if postings is None:
             postings = SelectorPostings(self._table, declared)
             node.value.add(rest, postings, texts, self._alike if is_limited else None)
+            self._rests += 1
         return postings
 
     def get(self, path: Path, rest: Rest) -> SelectorPostings | None:
@@ -104,6 +109,7 @@ class SegmentTrie(Generic[Rest]):
         if rest is not None:
             assert isinstance(node.value, Residual)
             node.value.remove(rest)
+            self._rests -= 1
             if node.value:
                 return
         node.value = None
@@ -174,6 +180,11 @@ class SegmentTrie(Generic[Rest]):
                 found.append(node.value)
         return found
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the trie takes, with its residuals.  O(1)."""
+        return self._trie.size + REST_BYTES * self._rests
+
     def posting_lists(self) -> Iterator[SelectorPostings]:
         """Iterate over all posting lists."""
         for _, node in self._trie.nodes():
@@ -184,6 +195,8 @@ class SegmentTrie(Generic[Rest]):
 
     def _check(self) -> None:
         self._trie._check()
+        residuals = [node.value for _, node in self._trie.nodes() if isinstance(node.value, Residual)]
+        assert self._rests == sum(map(len, residuals))
         for path, node in self._trie.nodes():
             assert len(path) <= MAX_DEPTH + 2  # with an origin, and MANY
             assert isinstance(node.value, Residual) == (path[-1] is MANY)

@@ -4,6 +4,7 @@ the rest.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from skipfilter.topics.matchers import Everything, Exact
@@ -45,6 +46,11 @@ class ExactTable:
         postings = self._lists.get(topic)
         return () if postings is None else (postings,)
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the table takes, without the posting lists."""
+        return sys.getsizeof(self._lists)
+
     def posting_lists(self) -> Iterable[SelectorPostings]:
         """Return all posting lists."""
         return self._lists.values()
@@ -81,6 +87,11 @@ class EverythingTable:
     def find(self, topic: str) -> Iterable[SelectorPostings]:
         """Return the posting list, if there is one."""
         return self._lists
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the table takes, without the posting lists."""
+        return sys.getsizeof(self._lists)
 
     def posting_lists(self) -> Iterable[SelectorPostings]:
         """Return the posting list, if there is one."""
@@ -125,6 +136,11 @@ class LinearTable:
         self.verified += len(self._lists)
         # From a copy: a matcher of the caller's own may add and remove values.
         return [postings for matcher, postings in list(self._lists.items()) if matcher.match(topic)]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the table takes, without the posting lists."""
+        return sys.getsizeof(self._lists)
 
     def posting_lists(self) -> Iterable[SelectorPostings]:
         """Return all posting lists."""

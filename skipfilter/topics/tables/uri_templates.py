@@ -74,6 +74,11 @@ class UriTemplateTable:
         """The number of templates that were tested one by one so far."""
         return self._trie.verified
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the table takes, without the posting lists."""
+        return self._trie.size
+
     def posting_lists(self) -> Iterator[SelectorPostings]:
         """Iterate over all posting lists."""
         return self._trie.posting_lists()

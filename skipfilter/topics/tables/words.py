@@ -56,6 +56,11 @@ class WordTable:
         words, hidden = self._grammar.read(topic)
         return find(trie.root, words, hidden)
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the table takes, without the posting lists."""
+        return self._trie.size
+
     def posting_lists(self) -> Iterator[SelectorPostings]:
         """Iterate over all posting lists."""
         if self._trie.root.value is not None:
