@@ -73,7 +73,14 @@ PAGES: Final[dict[str, Source]] = {
     "how-to/operate.md": _hub("How busy is it?", "Log", "Metrics"),
     "how-to/embed.md": _hub("In your application", "Event log"),
     "how-to/selectors.md": _library(
-        "Selectors", "Limits", "Memory", "An index of your own", "Fields of a message", "What may go wrong"
+        "Selectors",
+        "Limits",
+        "Memory",
+        "Threads, asyncio, processes",
+        "Saving and loading",
+        "An index of your own",
+        "Fields of a message",
+        "What may go wrong",
     ),
     "how-to/spark.md": Source(
         "skipfilter/spark/README.md",
