@@ -162,17 +162,18 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
             pairs = pairs_of(items)  # type: ignore[arg-type]
         with self._lock, garbage_later():
             fresh = self._fresh(pairs)
-            add_many = getattr(self._source, "add_many", None)
+            del pairs  # of a million values, they are 100 MB
             id = self._values.next_id
-            if add_many is not None:
-                add_many(id, fresh)
-                if self._values.next_id != id:
-                    for at, (value, _) in enumerate(fresh):
-                        self._source.discard(id + at, value)
-                    raise RuntimeError("another value was added while the source took these in")
-            else:
+            add_many = getattr(self._source, "add_many", None)
+            if add_many is None:
                 self._add_each(id, fresh)
-            self._values.add_many([value for value, _ in fresh])
+            else:
+                add_many(id, fresh.items())
+                if self._values.next_id != id:
+                    for at, value in enumerate(fresh, id):
+                        self._source.discard(at, value)
+                    raise RuntimeError("another value was added while the source took these in")
+            self._values.add_many(list(fresh))
 
     def replace(self, value: Value, selectors: Selectors) -> None:
         """Give a value other selectors, in one step: no lookup sees both, or none.
@@ -343,8 +344,8 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         self._entries.clear()
         return held, self._values.clear()
 
-    def _fresh(self, pairs: list[tuple[Value, Selectors]]) -> list[tuple[Value, Selectors]]:
-        """Return the pairs of values that are not in the filter, each once.
+    def _fresh(self, pairs: list[tuple[Value, Selectors]]) -> dict[Value, Selectors]:
+        """Return the values that are not in the filter, with their selectors.
 
         A value that is there, or comes twice, must have the same selectors again.
         """
@@ -358,21 +359,21 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
                 fresh[value] = selectors
             elif tuple(fresh[value]) != tuple(selectors):
                 raise ValueError(f"{brief(value)} comes twice, with different selectors")
-        return list(fresh.items())
+        return fresh
 
-    def _add_each(self, first: int, fresh: list[tuple[Value, Selectors]]) -> None:
-        """Add the pairs to a source that cannot add many, or none of them."""
-        added = 0
+    def _add_each(self, first: int, fresh: Mapping[Value, Selectors]) -> None:
+        """Add values to a source that cannot add many, or none of them."""
+        added: list[Value] = []
         try:
-            for value, selectors in fresh:
+            for value, selectors in fresh.items():
                 with names(value):
-                    self._source.add(first + added, value, selectors)
-                added += 1
-                if self._values.next_id != first:
-                    raise RuntimeError("another value was added while the source took these in")
+                    self._source.add(first + len(added), value, selectors)
+                    added.append(value)
+                    if self._values.next_id != first:
+                        raise RuntimeError("another value was added while the source took this one in")
         except BaseException:
-            for at in range(added):
-                self._source.discard(first + at, fresh[at][0])
+            for at, value in enumerate(added, first):
+                self._source.discard(at, value)
             raise
 
     def _any(self, keys: tuple[Key, ...]) -> BitMap64:

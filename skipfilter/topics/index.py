@@ -35,6 +35,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -61,7 +62,7 @@ JOURNAL: Final = 16
 """The number of the newest selectors in the journal."""
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection
 
     from skipfilter.posting_list import PostingList
     from skipfilter.topics.explanation import Explanation
@@ -200,7 +201,7 @@ class SelectorIndex:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
         self._take_in(id, value, declared)
 
-    def add_many(self, id: int, pairs: Sequence[tuple[object, Iterable[AnySelector]]]) -> None:
+    def add_many(self, id: int, pairs: Collection[tuple[object, Iterable[AnySelector]]]) -> None:
         """Take in new values with their selectors, or with an error none of them.
 
         They get ids from `id` on.  Takes as long as `add` of each.  The error has a
@@ -225,9 +226,11 @@ class SelectorIndex:
                     self._newest = at
                 at += 1
         except BaseException as error:
-            error.add_note(f"nothing was added; the value was {brief(pairs[at - id][0])}")
-            for undone in range(at - 1, id - 1, -1):
-                self.discard(undone, pairs[undone - id][0])
+            error.add_note(f"nothing was added; the value was {brief(value)}")
+            added = [value for value, _ in islice(pairs, at - id)]
+            while added:
+                at -= 1
+                self.discard(at, added.pop())
             # The filter will use these ids again.
             while self._journal and self._journal[-1].id >= id:
                 self._journal.pop()
