@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ from skipfilter.errors import not_copied
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from skipfilter.core.values import Values
@@ -86,7 +86,7 @@ class Container(Generic[Value, Declared]):
         Takes O(log n), and O(length) for what only it declares.
         """
         if not self.discard(value):
-            raise KeyError(value)
+            raise absent(value)
 
     def discard(self, value: Value) -> bool:
         """Remove `value` if it is present, and return whether it was.
@@ -124,7 +124,7 @@ class Container(Generic[Value, Declared]):
         """
         with self._lock:
             if value not in self._values:
-                raise KeyError(value)
+                raise absent(value)
             return self._declared(value)
 
     def items(self) -> Iterator[tuple[Value, Declared]]:
@@ -164,11 +164,18 @@ def pairs_of(items: Iterable[tuple[Value, Given]] | Mapping[Value, Given]) -> li
     """Return the items of `add_many`.  Raises ValueError if one is not a pair."""
     if isinstance(items, Mapping):
         return list(items.items())
-    pairs = list(items)
+    pairs = listed(items)
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ValueError(f"item {brief(pair)}: not a pair of a value and what it declares")
     return pairs
+
+
+def listed(items: Iterable[Given]) -> list[Given]:
+    """Return the items of `add_many` as a list.  Raises TypeError if they are none."""
+    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        raise TypeError(f"{brief(items)} is of type {type(items).__name__}, and not a list of values")
+    return list(items)
 
 
 @contextmanager
@@ -198,5 +205,5 @@ def names(value: object) -> Iterator[None]:
 
 
 def absent(value: object) -> KeyError:
-    """Return the error for a value that `replace` should find."""
-    return KeyError(f"{brief(value)} is not in the filter; add() adds it")
+    """Return the error for a value that should be there."""
+    return KeyError(f"{brief(value)} is not in the filter")

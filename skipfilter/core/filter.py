@@ -22,7 +22,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from skipfilter.core.container import Container, Stats, absent, garbage_later, names, pairs_of
+from skipfilter.core.container import Container, Stats, absent, garbage_later, listed, names, pairs_of
 from skipfilter.core.entries import Entries
 from skipfilter.core.sources import (
     Declarations,
@@ -95,6 +95,11 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         max_bytes: int = 2**28,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
+        if lock is not None and not hasattr(lock, "__enter__"):
+            raise TypeError(f"lock={brief(lock)} is not a lock, such as threading.RLock()")
+        for name, limit in (("capacity", capacity), ("max_bytes", max_bytes)):
+            if not isinstance(limit, int):
+                raise TypeError(f"{name}={brief(limit)} is of type {type(limit).__name__}, not int")
         self._values: Values[Value] = Values()
         self._resolve = self._values.resolve
         self._source: Source[Value, Key] | Index[Value, Key]
@@ -105,7 +110,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         elif group is None:
             self._source = Predicate(checked(source), self._values)
         else:
-            self._source = GroupedPredicate(checked(source), self._values, group)
+            self._source = GroupedPredicate(checked(source), self._values, checked(group, 1))
         self._needs_selectors = bool(getattr(source, "needs_selectors", False))
         self._entries = Entries(self._values, self._source, capacity, max_bytes)
         self._matched = self._entries.matched
@@ -157,7 +162,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         if isinstance(self._source, (Predicate, GroupedPredicate)):
             if isinstance(items, Mapping):
                 raise no_selectors()
-            pairs = [(value, ()) for value in items]  # type: ignore[misc]
+            pairs = [(value, ()) for value in listed(items)]  # type: ignore[misc]
         else:
             pairs = pairs_of(items)  # type: ignore[arg-type]
         with self._lock, garbage_later():
@@ -194,7 +199,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         """Return the id of `value`.  Raises KeyError if it is absent.  Takes O(1)."""
         id = self._values.id_of(value)
         if id is None:
-            raise KeyError(value)
+            raise absent(value)
         return id
 
     def walk(self, start: int = 0) -> Iterator[tuple[int, Value]]:
@@ -320,7 +325,10 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         >>> print(other)
         amqp 'stock.*' does not match: word 1 is '/books/1'
         """
-        return self._declarations().explain(key, value)
+        source = self._declarations()
+        if value not in self._values:
+            raise absent(value)
+        return source.explain(key, value)
 
     # -- internals; the lock is held
 

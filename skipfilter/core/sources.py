@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from itertools import compress, repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
@@ -242,23 +243,29 @@ def omitted(value: object) -> TypeError:
     return TypeError(f"the selectors of {brief(value)} are missing; if it declares none, pass []")
 
 
-def checked(source: object) -> Callable[[Any, Any], object]:
-    """Return a predicate.  Raises TypeError if it is none."""
-    if isinstance(source, type):
-        raise TypeError(f"{source.__name__} is a class; pass an instance of it")
-    if isinstance(source, Container):
-        raise TypeError(f"{brief(source)} is a filter itself: add the values to it, without a SkipFilter")
-    if not callable(source):
-        raise TypeError(f"{brief(source)} is neither a predicate, such as lambda value, key: ..., nor an index")
+def checked(function: object, arguments: int = 2) -> Callable[..., Any]:
+    """Return a predicate, or the function of a group, which has one argument.
+
+    Raises TypeError if it is none.
+    """
+    if isinstance(function, type) and (issubclass(function, Container) or hasattr(function, "discard")):
+        raise TypeError(f"{function.__name__} is a class; pass an instance of it")
+    if isinstance(function, Container):
+        raise TypeError(f"{brief(function)} is a filter itself: add the values to it, without a SkipFilter")
+    what = "predicate, such as lambda value, key: ..." if arguments == 2 else "function of a value"
+    if not callable(function):
+        raise TypeError(f"{brief(function)} is no {what}" + (", and no index" if arguments == 2 else ""))
+    if any(ask(function) for ask in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)):
+        raise TypeError(f"{brief(function)} is no {what}: what it returns is true whatever it computes")
     try:
-        signature = inspect.signature(source)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions in C have none
-        return source
+        return function
     try:
-        signature.bind(None, None)
+        signature.bind(*[None] * arguments)
     except TypeError as error:
-        raise TypeError(f"the predicate {brief(source)} must take a value and a key: {error}") from None
-    return source
+        raise TypeError(f"{brief(function)} is no {what}: {error}") from None
+    return function
 
 
 def _name(error: Exception, value: object, key: object) -> None:

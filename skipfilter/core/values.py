@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from pyroaring import BitMap64
 from sortedcontainers import SortedDict
 
+from skipfilter.text import brief
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -109,11 +111,17 @@ class Values(Generic[Value]):
             del self._recent[:dropped]
 
     def id_of(self, value: Value) -> int | None:
-        """Return the id of a value, or None if it is absent."""
-        return self._ids.get(value)
+        """Return the id of a value, or None if it is absent.
+
+        Raises TypeError if it cannot be hashed.
+        """
+        try:
+            return self._ids.get(value)
+        except TypeError as error:
+            raise TypeError(f"value {brief(value)}: {error}") from error
 
     def __contains__(self, value: object) -> bool:
-        return value in self._ids
+        return self.id_of(value) is not None  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -9,11 +9,20 @@ Criteria of one field are alternatives.  All of them are met if these parts hold
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import LimitError
-from skipfilter.fields.expressions import OneOf, Present, check_field, how_to_write, is_expression, why_no_content
+from skipfilter.fields.expressions import (
+    FUNCTIONS,
+    OneOf,
+    Present,
+    check_field,
+    how_to_write,
+    is_expression,
+    why_no_content,
+)
 from skipfilter.fields.messages import python_scalar
 from skipfilter.text import brief
 
@@ -35,9 +44,9 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
     itself, such as NaN; and LimitError if there are more than MAX_CRITERIA, or a path
     is too long.
     """
-    if isinstance(criteria, Mapping):
+    if isinstance(criteria, Mapping) and not any(name in FUNCTIONS for name in criteria):
         raise ValueError(f"criteria {brief(criteria)}: not a list; write list(criteria.items()), or an expression")
-    if isinstance(criteria, str) or not isinstance(criteria, Iterable):
+    if isinstance(criteria, (str, bytes, Mapping)) or not isinstance(criteria, (Sequence, AbstractSet, Iterator)):
         raise ValueError(f"criteria {brief(criteria)}: not a list; {how_to_write(criteria)}")
     if isinstance(criteria, tuple) and len(criteria) == 2 and all(isinstance(one, str) for one in criteria):
         how = f"write [{brief(criteria)}], or {brief(list(criteria))} for two fields"
@@ -45,7 +54,7 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
     parsed: dict[Criterion, None] = {}
     for criterion in criteria:
         match criterion:
-            case str() if "=" not in criterion:
+            case str() if not any(sign in criterion for sign in "=<>"):
                 parsed[check_field(criterion)] = None
             case (str() as name, value):
                 check_field(name)

@@ -35,6 +35,7 @@ them negated, and holds if all of them hold; the expression holds if any clause 
 
 from __future__ import annotations
 
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -49,7 +50,7 @@ from skipfilter.fields.messages import MAX_NAMES, MAX_PATH, Plan, has_hash, pyth
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
+    from collections.abc import Collection, Hashable
 
     from skipfilter.fields.messages import Message, Row
 
@@ -61,6 +62,24 @@ MAX_CLAUSES: Final = 100
 """The maximum number of clauses that an expression is compiled to."""
 MAX_LITERALS: Final = 10_000
 """The maximum number of parts of all these clauses together."""
+
+
+_SIGNS: Final = ("=", "<", ">", "!")
+"""The signs of comparisons in other languages."""
+FUNCTIONS: Final = (
+    "present",
+    "one_of",
+    "prefix",
+    "at_least",
+    "above",
+    "at_most",
+    "below",
+    "between",
+    "all_of",
+    "any_of",
+    "not_",
+)
+"""The functions that make expressions."""
 
 
 class _Combined:
@@ -75,6 +94,14 @@ class _Combined:
     def __or__(self, other: Expression) -> Expression:
         """Return an expression that holds if one of both does."""
         return AnyOf((*_parts_of(_part(self), AnyOf), *_parts_of(_part(other), AnyOf)))
+
+    def __rand__(self, other: object) -> Expression:
+        """Refuse what is no expression."""
+        return AllOf((_part(other), _part(self)))
+
+    def __ror__(self, other: object) -> Expression:
+        """Refuse what is no expression."""
+        return AnyOf((_part(other), _part(self)))
 
     def __invert__(self) -> Expression:
         """Return an expression that holds if this one does not."""
@@ -403,9 +430,13 @@ def explain(parts: Collection[Part | Not], message: Mapping[str, object]) -> lis
 
 def why_no_content(value: object) -> str | None:
     """Return why no field can be asked for the content `value`; None if it can."""
+    if is_expression(value):
+        return f"{brief(value)} is an expression, and no content; combine them with & and |"
     if callable(value):
         return f"{brief(value)} is a function or a class, and only values are compared"
-    if isinstance(value, (list, set)):
+    if type(value).__module__ == "re":
+        return f"{brief(value)} is a regular expression, and only values are compared; there is prefix(field, text)"
+    if isinstance(value, (list, set, range, Iterator, KeysView, ValuesView, ItemsView)):
         return f"{brief(value)} is a {type(value).__name__}; write one_of(field, *values)"
     if not has_hash(value):
         return f"{brief(value)} cannot be hashed"
@@ -415,19 +446,39 @@ def why_no_content(value: object) -> str | None:
 def how_to_write(something: object) -> str:
     """Return, for an error message, how to write as an expression what is none."""
     match something:
-        case str() if "=" in something:
-            field, _, value = something.partition("=")
-            return f"write one_of({brief(field.strip())}, {brief(value.strip())})"
+        case str() if something.lstrip()[:1] in {"{", "["}:
+            return "write from_json(text)"
+        case Mapping() if any(name in FUNCTIONS for name in something):
+            return "write from_json(mapping)"
+        case str() if any(sign in something for sign in _SIGNS):
+            return f"write {_without_signs(something)}"
         case str():
             return f"write present({brief(something)})"
         case (str() as field, value):
             return f"write one_of({brief(field)}, {brief(value)})"
+        case bool():
+            return "== compares the expressions themselves; write one_of(field, value)"
+        case _ if getattr(something, "__name__", None) in FUNCTIONS:
+            return "call it, as in present(field)"
         case _ if callable(something):
             return "a predicate needs a SkipFilter"
+        case Iterator():
+            return "write *parts: the parts are arguments of their own"
         case list() | set() | frozenset() | tuple() if any(map(is_expression, something)):
             return "write *parts: the parts are arguments of their own"
         case _:
             return "write one_of(field, value), or another function of skipfilter.fields"
+
+
+def _without_signs(text: str) -> str:
+    """Return how to write a comparison, such as total >= 100, as an expression."""
+    start = min(text.find(sign) for sign in _SIGNS if sign in text)
+    end = start + len(text[start:]) - len(text[start:].lstrip("".join(_SIGNS)))
+    field, operator, value = text[:start].strip(), text[start:end], text[end:].strip(" '\"")
+    function = {">=": "at_least", "<=": "at_most", ">": "above", "<": "below"}.get(operator, "one_of")
+    content = value if function != "one_of" and _is_numeral(value) else brief(value)
+    part = f"{function}({brief(field)}, {content})"
+    return f"not_({part})" if "!" in operator else part
 
 
 def ordered(value: object) -> tuple[str, Any] | None:
@@ -576,15 +627,22 @@ def _other_type(part: Part, value: object) -> str:
     if isinstance(part, Range):
         order = ordered(value)
         bound: Any = (part.low or part.high or (None,))[0]
+        if order is not None and {order[0], part.order} == {"datetime", "datetime in a zone"}:
+            return f", and one of it and {brief(bound)} has no time zone"
         if order is None or order[0] != part.order:
             return f", of type {type(value).__name__}, which has no order with {brief(bound)}"
     elif isinstance(part, Prefix):
         return "" if isinstance(value, str) else f", of type {type(value).__name__}, and only a str has a beginning"
     elif isinstance(part, OneOf):
-        alike = [one for one in part.values if str(one) == str(value)]
+        alike = [one for one in part.values if type(one) is not type(value) and _spelt(one) == _spelt(value)]
         if alike:
             return f", of type {type(value).__name__}, and not the {type(alike[0]).__name__} {brief(alike[0])}"
     return ""
+
+
+def _spelt(value: object) -> str:
+    """Return a value as somebody may have written it: True as true, b"x" as x."""
+    return (value.decode("latin-1") if isinstance(value, bytes) else str(value)).casefold()
 
 
 def check_field(field: object) -> str:
@@ -595,6 +653,9 @@ def check_field(field: object) -> str:
     """
     if not isinstance(field, str):
         raise ValueError(f"{brief(field)} is not the name of a field, or a path such as 'order.total'")
+    if any(sign in field for sign in "=<>[]") or field.startswith("$."):
+        how = how_to_write(field) if any(sign in field for sign in "=<>") else "all items of a list count"
+        raise ValueError(f"the path {brief(field)} is more than names with dots between; {how}")
     if not all(map(str.strip, field.split("."))):
         raise ValueError(f"the path {brief(field)} has an empty name; a path is written as 'order.total'")
     if field.count(".") >= MAX_NAMES:
@@ -608,7 +669,7 @@ def _range(
     function: str, field: str, low: tuple[object, int] | None = None, high: tuple[object, int] | None = None
 ) -> Range:
     """Return the range between two bounds, one of which may be None; see `Range`."""
-    name = f"{function}({brief(field)})"
+    name = f"{function}({brief(check_field(field))})"
     ends: list[tuple[Any, int] | None] = []
     orders: set[str] = set()
     for bound in (low, high):
@@ -627,18 +688,19 @@ def _range(
             raise ValueError(f"{name}: {brief(low[0])} and {brief(high[0])} have no common order")
         if ends[1] < ends[0]:  # type: ignore[operator]
             raise ValueError(f"{name}: there is nothing between {brief(low[0])} and {brief(high[0])}")
-    return Range(check_field(field), orders.pop(), *ends)
+    return Range(field, orders.pop(), *ends)
 
 
 def _is_numeral(bound: object) -> bool:
-    """Return whether a text is a number.
+    """Return whether a text is a number, perhaps with a sign that people write.
 
     The order of texts is by characters, so "9" is more than "10".
     """
-    if not isinstance(bound, str) or bound.strip()[:1] not in {*"+-.0123456789"}:
+    text = bound.decode("latin-1") if isinstance(bound, bytes) else bound
+    if not isinstance(text, str) or not (text := text.strip(" $€£¥%<>=").replace(",", "")) or text[0].isalpha():
         return False
     try:
-        float(bound)
+        float(text)
     except ValueError:
         return False
     return True

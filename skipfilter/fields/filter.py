@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -41,10 +42,11 @@ from skipfilter.fields.bit_slices import planes_of, rows_of
 from skipfilter.fields.clauses import ClauseIndex
 from skipfilter.fields.criteria import clause_of, parse_criteria, parts_of_list
 from skipfilter.fields.expressions import clauses_of, explain, is_expression, parts_of, vars_of
+from skipfilter.fields.messages import not_a_mapping
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
     from skipfilter.fields.clauses import Group
@@ -132,7 +134,7 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         hold, or if `value` is present with other criteria; LimitError if there are more
         than MAX_CRITERIA, or an expression is too large.
         """
-        declared = _compiled(criteria)
+        declared = _compiled(criteria, value)
         with self._lock:
             if not self._has(value, declared):
                 self._add(value, declared)
@@ -152,7 +154,7 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         pairs: list[tuple[Value, _Compiled]] = []
         for value, criteria in pairs_of(items):
             with names(value):
-                pairs.append((value, _compiled(criteria)))
+                pairs.append((value, _compiled(criteria, value)))
         with self._lock, garbage_later():
             added: list[Value] = []
             try:
@@ -173,7 +175,7 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         The value is the newest then.  Costs as much as `add` and `remove`, and raises
         the same errors; then nothing has changed.  Raises KeyError if it is absent.
         """
-        declared = _compiled(criteria)
+        declared = _compiled(criteria, value)
         with self._lock:
             id = self._values.id_of(value)
             if id is None:
@@ -318,7 +320,11 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         one_of('currency', 'USD') does not hold: currency is 'EUR'
         not_(present('test')) holds
         """
+        if not isinstance(message, Mapping):
+            raise not_a_mapping(message)
         with self._lock:
+            if value not in self._values:
+                raise absent(value)
             held = self._held[value]
         if isinstance(held, _Rule):
             return explain(parts_of(held.expression), message)
@@ -353,7 +359,7 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         """Return whether a value is present.  Raises ValueError if it has declared
         something else.
         """
-        if value not in self._held:
+        if value not in self._values:
             return False
         if self._declared(value) != declared.criteria:
             raise ValueError(f"{brief(value)} is in the filter with other criteria; replace() changes them")
@@ -501,8 +507,10 @@ def _written(held: Group | _Rule) -> tuple[object, ...]:
     return tuple((part, *vars_of(part)) for part in parts)
 
 
-def _compiled(criteria: Expression | Iterable[Criterion]) -> _Compiled:
-    """Return criteria, or an expression, with the clauses."""
+def _compiled(criteria: Expression | Iterable[Criterion], value: object) -> _Compiled:
+    """Return criteria, or an expression, of a value, with the clauses."""
+    if is_expression(value):
+        raise ValueError(f"{brief(value)} is an expression; the value comes first, and then what it declares")
     if is_expression(criteria):
         return _Compiled(criteria, clauses_of(criteria))
     parsed = parse_criteria(criteria)  # type: ignore[arg-type]

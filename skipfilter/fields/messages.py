@@ -173,7 +173,7 @@ class Plan:
         Mapping, and LimitError if it has lists of more than MAX_VALUES items together.
         """
         if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
-            raise TypeError(f"message {brief(message)} is of type {type(message).__name__}, not a Mapping")
+            raise not_a_mapping(message)
         read = Message()
         read._read_mapping(self._root, message, 1)
         return read
@@ -211,6 +211,11 @@ def _odd_names(mapping: Mapping[Any, object]) -> Collection[Any]:
     except TypeError:
         pass
     return {name for name in mapping if not isinstance(name, str) or "." in name}
+
+
+def not_a_mapping(message: object) -> TypeError:
+    """Return the error for a message that is none."""
+    return TypeError(f"message {brief(message)} is of type {type(message).__name__}, not a Mapping")
 
 
 def has_hash(value: object) -> bool:

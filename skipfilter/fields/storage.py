@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipfilter.errors import LimitError
 from skipfilter.fields import expressions
 from skipfilter.fields.criteria import parse_criteria
-from skipfilter.fields.expressions import MAX_DEPTH, AllOf, AnyOf, Not, OneOf, Prefix, Present, is_expression
+from skipfilter.fields.expressions import FUNCTIONS, MAX_DEPTH, AllOf, AnyOf, Not, OneOf, Prefix, Present, is_expression
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from skipfilter.fields.criteria import Criterion
     from skipfilter.fields.expressions import Expression, Range
 
-_PARTS: Final = ("present", "one_of", "prefix", "at_least", "above", "at_most", "below", "between")
 _OF_PARTS: Final = ("all_of", "any_of", "not_")
 _VALUES: Final[Mapping[str, tuple[type, Callable[[Any], object], Callable[[Any], Any]]]] = {
     # class -> how its text is written, and read
@@ -65,6 +64,8 @@ def to_json(declared: Expression | Iterable[Criterion]) -> str:
     """
     if is_expression(declared):
         return json.dumps(_written(declared), allow_nan=False)
+    if isinstance(declared, Iterator):
+        raise ValueError(f"{brief(declared)} is no expression, and no list: to_json takes what one value declares")
     criteria = parse_criteria(declared)  # type: ignore[arg-type]
     if isinstance(declared, frozenset):  # as a filter returns it: in an order of its own
         criteria = tuple(sorted(criteria, key=repr))
@@ -153,8 +154,8 @@ def _read(document: Any, depth: int) -> Expression:
     if depth > MAX_DEPTH:
         raise LimitError(f"the expression is deeper than {MAX_DEPTH}")
     name, arguments = _only(document, 'an expression, such as {"present": ["field"]}')
-    if name not in _PARTS and name not in _OF_PARTS:
-        raise ValueError(f"{brief(name)} is none of {', '.join((*_PARTS, *_OF_PARTS))}")
+    if name not in FUNCTIONS:
+        raise ValueError(f"{brief(name)} is none of {', '.join(FUNCTIONS)}")
     if not isinstance(arguments, list):
         raise ValueError(f"{name}: {brief(arguments)} is not a list of arguments")
     if name in _OF_PARTS:

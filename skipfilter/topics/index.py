@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -53,7 +54,7 @@ from skipfilter.topics.tables import (
     UrlPatternTable,
     WordTable,
 )
-from skipfilter.topics.words import AMQP, MQTT
+from skipfilter.topics.words import AMQP, MQTT, Grammar
 
 _LIST_BYTES: Final = 56
 _BITMAP_BYTES: Final = 440
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from skipfilter.topics.explanation import Explanation
     from skipfilter.topics.matchers import CompiledSelector, Matcher, Selector
     from skipfilter.topics.tables import SelectorPostings, Table
-    from skipfilter.topics.words import Grammar
 
     AnySelector: TypeAlias = Selector | CompiledSelector | Matcher
     """How a selector may be written."""
@@ -119,7 +119,7 @@ class SelectorIndex:
         self,
         *,
         base_url: str | None = None,
-        grammars: Iterable[Grammar] = (),
+        grammars: Iterable[Grammar] | Grammar = (),
         matchers: Mapping[str, Callable[[str], Matcher]] = MappingProxyType({}),
         regexp_groups: bool = False,
         max_length: int = 4096,
@@ -129,7 +129,15 @@ class SelectorIndex:
         above_max_alike: Callable[[object, list[PostingList]], None] | None = None,
     ) -> None:
         self._alike = AlikeLimit(max_alike, above_max_alike)
-        grammars = tuple(grammars)
+        grammars = [grammars] if isinstance(grammars, Grammar) else list(grammars)
+        if not all(isinstance(one, Grammar) for one in grammars):
+            raise TypeError(f"grammars={brief(grammars)}: not a list of grammars, such as [skipfilter.topics.NATS]")
+        for name, limit in (("max_length", max_length), ("max_selectors", max_selectors), ("max_alike", max_alike)):
+            if not isinstance(limit, int):
+                raise TypeError(f"{name}={brief(limit)} is of type {type(limit).__name__}, not int")
+        for name, factory in matchers.items():
+            if not callable(factory):
+                raise TypeError(f"matchers: {name}={brief(factory)} makes no matcher of a pattern")
         self._compile: dict[str, Callable[[str], Matcher]] = {
             **MATCHERS,
             "urlpattern": partial(UrlPattern, base_url=base_url, regexp_groups=regexp_groups),
@@ -367,7 +375,9 @@ class SelectorIndex:
         forms.
         """
         is_list = type(selectors) is list or type(selectors) is tuple  # faster than the next line
-        if not is_list and (isinstance(selectors, (str, Mapping)) or not isinstance(selectors, Iterable)):
+        if not is_list and (
+            isinstance(selectors, (str, bytes)) or not isinstance(selectors, (Sequence, AbstractSet, Iterator))
+        ):
             raise ValueError(f"selectors {brief(selectors)}: not a list; {self._how_to_write(selectors)}")
         declared: dict[Selector, Selector | CompiledSelector] = {}
         for selector in selectors:
@@ -392,9 +402,13 @@ class SelectorIndex:
                     reason = "another type of matcher, or another base URL, than this index has"
                     raise ValueError(f"selector {brief(selector)}: {reason}")
                 declared.setdefault((matcher_type, pattern), (matcher_type, matcher))
-            case _ if isinstance(getattr(selector, "pattern", None), str) and hasattr(selector, "match"):
+            case _ if isinstance(getattr(selector, "pattern", None), str) and hasattr(selector, "why_not"):
                 matcher_type = self._type_of(selector)
                 declared.setdefault((matcher_type, selector.pattern), (matcher_type, selector))
+            case (str() as matcher_type, pattern) if matcher_type in self._tables:
+                raise ValueError(
+                    f"selector {brief(selector)}: the pattern is of type {type(pattern).__name__}, not str"
+                )
             case _ if isinstance(selectors, tuple) and isinstance(selector, str):
                 raise ValueError(f"selectors {brief(selectors)}: not a list; {self._how_to_write(selectors)}")
             case _:
@@ -415,7 +429,11 @@ class SelectorIndex:
             case (str() as matcher_type, str()) if matcher_type in self._tables:
                 return f"write [{brief(tuple(something))}]"
             case Mapping():
-                return "write list(selectors.items())"
+                return f"write {brief([*something.items()])}"
+            case _ if type(something).__module__ == "re":
+                return "a regular expression needs a predicate, or a matcher type of your own"
+            case str() if something.lstrip()[:1] == "[":
+                return "write json.loads(text)"
             case str():
                 return f"write [(matcher type, {brief(something)})], with a type of {', '.join(self._tables)}"
             case object(pattern=str()):
@@ -447,7 +465,7 @@ class SelectorIndex:
         finally:
             self._alike.value = None
         self._newest = id
-        for postings in lists:
+        for postings in lists if len(lists) == 1 else dict.fromkeys(lists):
             self._join(id, postings)
         # Nearly all values have one selector, and its posting list was made for it.
         self._held[value] = postings if len(lists) == 1 and postings.declared is pattern else _held(declared, lists)
@@ -464,7 +482,7 @@ class SelectorIndex:
         ids = postings.ids
         if ids is NONE:
             self._begin(id, postings)
-        elif ids != id:  # several selectors of the value may mean the same
+        else:
             self._shared += 1
             self._bitmaps += isinstance(ids, int)
         postings.add(id)

@@ -40,7 +40,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
-from skipfilter.errors import PatternError
+from skipfilter.errors import PatternError, not_text
 from skipfilter.text import shown
 from skipfilter.topics.positions import Positions, find_all, set_of
 from skipfilter.topics.words import ONE
@@ -117,6 +117,8 @@ class UriTemplate:
     _within: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str):
+            raise not_text(self.pattern, "pattern")
         parts = _parse(self.pattern)
         prefix = parts[0].decode("utf-8") if parts and isinstance(parts[0], bytes) else ""
         within = max((part for part in parts[1:] if isinstance(part, bytes)), key=len, default=b"")
@@ -152,7 +154,7 @@ class UriTemplate:
                 read = subject.text[: reached.bit_length() - 1].decode("utf-8", "replace")
                 assert isinstance(part, bytes)  # an expression may be absent
                 wanted = shown(part.decode("utf-8"))
-                return f"after {shown(read)} it asks for {wanted}" if read else f"it begins with {wanted}"
+                return f"after {shown(read)} it asks for {wanted}" if read else f"the template begins with {wanted}"
         end = cursors.bit_length() - 1
         read, rest = (text.decode("utf-8", "replace") for text in (subject.text[:end], subject.text[end:]))
         if self.pattern.endswith("}"):

@@ -445,7 +445,7 @@ def test_a_topic_of_several_selectors_is_extended_by_any_number_of_arrivals(arri
         (("exact", "abc"), "abc", "abcde", "the topic goes on with 'de'"),
         (("exact", "abc"), "abc", "", "the topic ends before 'abc'"),
         (("uritemplate", "/a/{id}/c"), "/a/1/c", "/a/1/d", "after '/a/1' it asks for '/c'"),
-        (("uritemplate", "https://a.com/{id}"), "https://a.com/1", "/a/1", "it begins with 'https://a.com/'"),
+        (("uritemplate", "https://a.com/{id}"), "https://a.com/1", "/a/1", "the template begins with 'https://a.com/'"),
         (("uritemplate", "/a/{id}"), "/a/1", "/a/1/c", "after '/a/1' comes '/', which {id} does not take"),
         (
             ("uritemplate", "/t/{a}/{+rest}"),
@@ -577,17 +577,27 @@ def test_an_invalid_selector_leaves_nothing_behind() -> None:
         ("/x", "selectors '/x': not a list; write [(matcher type, '/x')], with a type of exact, "),
         (("exact", "/x"), "selectors ('exact', '/x'): not a list; write [('exact', '/x')]"),
         (("/x", "/y"), "selectors ('/x', '/y'): not a list; a matcher type is one of exact, "),
-        ({"exact": "/x"}, "selectors {'exact': '/x'}: not a list; write list(selectors.items())"),
+        ({"exact": "/x"}, "selectors {'exact': '/x'}: not a list; write [('exact', '/x')]"),
         (Exact("/x"), "selectors Exact(pattern='/x'): not a list; write [Exact(pattern='/x')]"),
         (7, "selectors 7: not a list; a matcher type is one of exact, "),
         (["/x"], "selector '/x': not a (matcher type, pattern); write [(matcher type, '/x')], with a type of exact, "),
         *(
             ([wrong], f"selector {wrong!r}: not a (matcher type, pattern); a matcher type is one of exact, ")
-            for wrong in [("exact", 1), ("exact", b"/x"), ("exact", None), ("exact", "/x", "/y"), 7]
+            for wrong in [("exact", "/x", "/y"), ("wrong", 1), 7]
         ),
+        *(
+            (
+                [("exact", wrong)],
+                f"selector ('exact', {wrong!r}): the pattern is of type {type(wrong).__name__}, not str",
+            )
+            for wrong in [1, b"/x", None, ["/x", "/y"]]
+        ),
+        ('[["exact", "/x"]]', """selectors '[["exact", "/x"]]': not a list; write json.loads(text)"""),
+        (re.compile("x"), "selectors re.compile('x'): not a list; a regular expression needs a predicate"),
+        ([re.compile("x")], "selector re.compile('x'): not a (matcher type, pattern); a regular expression needs"),
         (
             [("exact", Exact(1))],  # type: ignore[arg-type]
-            "selector ('exact', Exact(pattern=1)): not a (matcher type, pattern); a matcher type is one of exact, ",
+            "selector ('exact', Exact(pattern=1)): the pattern is of type Exact, not str",
         ),
     ],
 )
