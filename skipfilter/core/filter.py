@@ -349,8 +349,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         if clear is None and self._values:
             return None
         held = clear() if clear is not None else None
-        self._entries.clear()
-        return held, self._values.clear()
+        return held, self._entries.clear(), self._values.clear()
 
     def _fresh(self, pairs: list[tuple[Value, Selectors]]) -> dict[Value, Selectors]:
         """Return the values that are not in the filter, with their selectors.

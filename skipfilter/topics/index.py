@@ -196,9 +196,9 @@ class SelectorIndex:
         """Take in the selectors that `value` declares, or with an error none of them.
 
         Takes O(|pattern|) for each selector.  Declaring the same selectors again
-        changes nothing.  Raises ValueError if they differ, because the selectors of a
-        value never change; LimitError and PatternError as the class says; and
-        LookupError if a matcher type does not exist.
+        changes nothing.  Raises ValueError if they differ, because only `replace`
+        changes them; LimitError and PatternError as the class says; and LookupError if
+        a matcher type does not exist.
         """
         declared = self._parsed(value, selectors)
         if (held := self._held.get(value)) is not None:

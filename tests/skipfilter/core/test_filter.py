@@ -7,6 +7,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyroaring import BitMap64
 
-from skipfilter import PostingList, SelectorIndex, SkipFilter
+from skipfilter import FieldFilter, PostingList, SelectorIndex, SkipFilter
+from skipfilter.core.container import PORTION
 from skipfilter.core.entries import _Entry, _size
 from skipfilter.posting_list import as_bitmap
 
@@ -858,3 +861,83 @@ def test_many_threads_at_once() -> None:
 
 def test_the_lock_can_be_disabled() -> None:
     assert filled(range(5), lock=nullcontext()).match_any(2) == [0, 2, 4]
+
+
+class Watched:
+    """A lock that knows whether it is held."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+        self._lock.release()
+
+
+class Noted:
+    """A value, or a key, that notes whether a lock is held when it is freed."""
+
+    def __init__(self, lock: Watched, freed: list[bool], name: str) -> None:
+        self.lock, self.freed, self.name = lock, freed, name
+
+    def __del__(self) -> None:
+        self.freed.append(bool(self.lock.depth))
+
+
+@pytest.mark.parametrize("kind", ["predicate", "groups", "index", "fields"])
+def test_clear_frees_values_and_keys_without_the_lock(kind: str) -> None:
+    lock, freed = Watched(), list[bool]()
+    made = partial(Noted, lock, freed)
+    if kind == "fields":
+        rules: FieldFilter[Noted] = FieldFilter(lock=lock)
+        rules.add_many((made("v"), ["urgent"]) for _ in range(5))
+        rules.clear()
+        assert (len(rules), freed) == (0, [False] * 5)
+        return
+    numbers: SkipFilter[Noted, Any]
+    if kind == "index":
+        numbers = SkipFilter(SelectorIndex(), lock=lock)
+        numbers.add_many((made("v"), [("exact", "a")]) for _ in range(5))
+    else:
+        group: Any = (lambda value: value.name) if kind == "groups" else None
+        numbers = SkipFilter(lambda value, key: True, group=group, lock=lock)
+        numbers.add_many(made("v") for _ in range(5))
+        numbers.match_any(made("k"))
+    numbers.clear()
+    assert (len(numbers), freed) == (0, [False] * (5 if kind == "index" else 6))
+
+
+def test_a_source_without_clear_gives_up_the_lock_in_between() -> None:
+    class Everybody:
+        def __init__(self) -> None:
+            self.left: list[int] = []
+
+        def add(self, id: int, value: int, selectors: Any) -> None: ...
+        def discard(self, id: int, value: int) -> None:
+            self.left.append(lock.depth)
+
+        def matching(self, key: str, start: int) -> Iterable[int]:
+            return range(start, numbers._values.next_id) if numbers else ()
+
+    entered: list[int] = []
+
+    class Counted(Watched):
+        def __enter__(self) -> None:
+            super().__enter__()
+            entered.append(len(everybody.left))
+
+    lock, everybody = Counted(), Everybody()
+    numbers: SkipFilter[int, str] = SkipFilter(everybody, lock=lock)
+    numbers.add_many((number, ()) for number in range(1_000))
+    assert len(numbers.match_any("a")) == 1_000
+    entered.clear()
+    numbers.clear()
+    assert len(everybody.left) == 1_000
+    assert all(after - before <= PORTION for before, after in pairwise([*entered, 1_000]))
+    assert numbers.match_any("a") == []
+    numbers._check()
