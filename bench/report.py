@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from bench.benchmark import Document
 
-PAGES = (BENCH / "README.md", BENCH.parent / "README.md")
+PAGES = (BENCH / "README.md", BENCH.parent / "README.md", BENCH.parent / "skipfilter" / "README.md")
 """The pages whose text has figures from the results."""
 
 # The baseline is grey.  The other colours are those of Okabe and Ito, 2008, which

@@ -153,6 +153,86 @@ def memory(topics_times_lists: tuple[int, int, int]) -> Figures:
     return {"bytes": max(1.0, (_resident() - before) / topics)}  # never 0, because of the ratio
 
 
+def subscriptions(kind_count_way: tuple[str, int, str]) -> Figures:
+    """Measure the memory and the time of subscriptions with a pattern of their own.
+
+    The way is `add`, `add_many`, or `paho`, with the matcher of paho-mqtt.
+    """
+    kind, count, way = kind_count_way
+    ask: Callable[[str], list[Any]]
+    if way == "paho":
+        from paho.mqtt.matcher import MQTTMatcher
+
+        readers: Any = MQTTMatcher()  # type: ignore[no-untyped-call]
+
+        def ask(topic: str) -> list[Any]:
+            return list(readers.iter_match(topic))
+    else:
+        from skipfilter import SelectorIndex, SkipFilter
+
+        readers = SkipFilter(SelectorIndex())
+        ask = readers.match_any
+    matcher_type, pattern, topic = SUBSCRIPTIONS[kind]
+    before, began = _resident(), time.process_time()
+    if way == "paho":
+        for n in range(count):
+            readers[pattern(n)] = n
+    elif way == "add_many":
+        readers.add_many((n, [(matcher_type, pattern(n))]) for n in range(count))
+    else:
+        for n in range(count):
+            readers.add(n, [(matcher_type, pattern(n))])
+    taken = time.process_time() - began
+    took = (_resident() - before) / count
+    chance, new = random.Random(2), ""
+    for n in [chance.randrange(count) for _ in range(CALLS)]:
+        assert n in ask(topic(n, 10**6))
+
+    def name() -> None:
+        nonlocal new
+        new = topic(chance.randrange(count), chance.randrange(10**9))
+
+    known = topic(count // 2, 7)
+    for _ in range(3):
+        ask(known)
+    return {
+        "bytes": took,
+        "µs to add": taken / count * 1e6,
+        "µs a new topic": microseconds(lambda: ask(new), name, CALLS),
+        "µs a known topic": microseconds(lambda: ask(known), int, CALLS),
+    }
+
+
+def _random_words(n: int, x: int | None = None) -> str:
+    """Return an MQTT filter of five random words out of 1,000, one of which is a +; or
+    a topic that it matches, with the word x.
+    """
+    chance = random.Random(n)
+    words = [f"w{chance.randrange(1_000)}" for _ in range(5)]
+    words[chance.randrange(5)] = "+" if x is None else f"x{x}"
+    return "/".join(words)
+
+
+SUBSCRIPTIONS: Final[dict[str, tuple[str, Callable[[int], str], Callable[[int, int], str]]]] = {
+    "machines": (
+        "mqtt",
+        lambda n: f"plant{n % 20}/line{n // 20 % 50}/machine{n // 1_000}/+/metric{n % 7}",
+        lambda n, x: f"plant{n % 20}/line{n // 20 % 50}/machine{n // 1_000}/{x}/metric{n % 7}",
+    ),
+    "random words": ("mqtt", _random_words, _random_words),
+    "exact": ("exact", lambda n: f"{SITE}/users/{n}/orders", lambda n, _: f"{SITE}/users/{n}/orders"),
+    "template": ("uritemplate", lambda n: f"{SITE}/users/{n}/{{kind}}/{{id}}", lambda n, x: f"{SITE}/users/{n}/o/{x}"),
+    "template with a query": (
+        "uritemplate",
+        lambda n: f"{SITE}/users/{n}{{?page}}",
+        lambda n, x: f"{SITE}/users/{n}?page={x}",
+    ),
+    "url pattern": ("urlpattern", lambda n: f"{SITE}/users/{n}/:id", lambda n, x: f"{SITE}/users/{n}/{x}"),
+}
+"""Kinds of patterns: the matcher type, pattern number n, and a topic that it matches.
+"""
+
+
 def filled(count: int) -> SkipFilter[int, str]:
     """Return a filter of `count` subscribers, each with a template of its own."""
     from skipfilter import SelectorIndex, SkipFilter
@@ -211,7 +291,7 @@ def _resident() -> int:
 
 
 WORKLOADS: Final[dict[str, Callable[..., Figures]]] = {
-    workload.__name__: workload for workload in (topic, predicate, mqtt, paho, memory)
+    workload.__name__: workload for workload in (topic, predicate, mqtt, paho, memory, subscriptions)
 }
 
 if __name__ == "__main__":

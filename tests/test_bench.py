@@ -69,7 +69,7 @@ def test_a_result_without_a_page_gets_one(tmp_path: Path) -> None:
     assert "| no subscribers | hub, one per request |" in page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["bench", "project"])
+@pytest.mark.parametrize("page", PAGES, ids=["bench", "project", "library"])
 def test_the_figures_of_a_page_agree_with_the_results(page: Path) -> None:
     text = page.read_text("utf-8")
     wrong = re.sub(r"[^\s|(]*(<!-- \w+: )", r"0\1", text)

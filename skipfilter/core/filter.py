@@ -155,30 +155,26 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
 
         `items` are pairs of a value and its selectors, or a mapping; for a predicate,
         they are the values alone.  If the source raises, nothing has changed, and the
-        error has a note that names the value.  Takes about half as long as `add` of
-        each, and holds the lock for all of it.
+        error has a note that names the value.  Takes about a quarter less time than
+        `add` of each, and holds the lock for all of it; Python collects no garbage
+        meanwhile.
         """
-        pairs: list[tuple[Value, Selectors]]
-        if isinstance(self._source, (Predicate, GroupedPredicate)):
-            if isinstance(items, Mapping):
-                raise no_selectors()
-            pairs = [(value, ()) for value in listed(items)]  # type: ignore[misc]
-        else:
-            pairs = pairs_of(items)  # type: ignore[arg-type]
-        with self._lock, garbage_later():
-            fresh = self._fresh(pairs)
-            del pairs  # of a million values, they are 100 MB
-            id = self._values.next_id
-            add_many = getattr(self._source, "add_many", None)
-            if add_many is None:
-                self._add_each(id, fresh)
-            else:
-                add_many(id, fresh.items())
-                if self._values.next_id != id:
-                    for at, value in enumerate(fresh, id):
-                        self._source.discard(at, value)
-                    raise RuntimeError("another value was added while the source took these in")
-            self._values.add_many(list(fresh))
+        with garbage_later():
+            pairs = self._pairs(items)
+            with self._lock:
+                fresh = self._fresh(pairs)
+                del pairs  # of a million values, they are 100 MB
+                id = self._values.next_id
+                add_many = getattr(self._source, "add_many", None)
+                if add_many is None:
+                    self._add_each(id, fresh)
+                else:
+                    add_many(id, fresh.items())
+                    if self._values.next_id != id:
+                        for at, value in enumerate(fresh, id):
+                            self._source.discard(at, value)
+                        raise RuntimeError("another value was added while the source took these in")
+                self._values.add_many(list(fresh))
 
     def replace(self, value: Value, selectors: Selectors) -> None:
         """Give a value other selectors, in one step: no lookup sees both, or none.
@@ -350,6 +346,16 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
             return None
         held = clear() if clear is not None else None
         return held, self._entries.clear(), self._values.clear()
+
+    def _pairs(
+        self, items: Iterable[tuple[Value, Selectors]] | Mapping[Value, Selectors] | Iterable[Value]
+    ) -> list[tuple[Value, Selectors]]:
+        """Return the items of `add_many` as pairs."""
+        if not isinstance(self._source, (Predicate, GroupedPredicate)):
+            return pairs_of(items)  # type: ignore[arg-type]
+        if isinstance(items, Mapping):
+            raise no_selectors()
+        return [(value, ()) for value in listed(items)]  # type: ignore[misc]
 
     def _fresh(self, pairs: list[tuple[Value, Selectors]]) -> dict[Value, Selectors]:
         """Return the values that are not in the filter, with their selectors.
