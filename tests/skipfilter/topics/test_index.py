@@ -1302,3 +1302,16 @@ def test_a_topic_that_is_not_a_string_is_not_explained() -> None:
     index.add(0, "a", [("exact", "/x")])
     with pytest.raises(TypeError, match=r"^topic None is of type NoneType, not str$"):
         index.explain(None, "a")  # type: ignore[arg-type]
+
+
+def test_a_posting_list_that_has_another_only_id_is_read_again() -> None:
+    readers: SkipFilter[str, str] = SkipFilter(SelectorIndex())
+    readers.add_many({"alice": [("exact", "/a")], "bob": [("mqtt", "/+")]})
+    for _ in range(3):  # so that the topic is cached
+        assert readers.match_any("/a") == ["alice", "bob"]
+    readers.add("carol", [("exact", "/a")])
+    readers.remove("alice")
+    assert readers.match_any("/a") == ["bob", "carol"]
+    readers.replace("carol", [("exact", "/a")])
+    assert readers.match_any("/a") == ["bob", "carol"]
+    assert readers.id_of("carol") == 3
