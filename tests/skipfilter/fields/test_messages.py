@@ -106,3 +106,9 @@ def test_depth_and_lists_are_bounded() -> None:
     with pytest.raises(LimitError, match=r"^the message has more than 1,000,000 values$"):
         Plan(["f"]).read({"f": shared})
     assert Plan(["g"]).read({"f": shared}).rows == set()  # nobody asks for it
+
+
+def test_a_path_in_two_spellings_has_two_values() -> None:
+    its = Plan(["a.b"]).read({"a.b": 1, "a": {"b": 2}})
+    assert sorted(map(str, its.fields["a.b"])) == ["1", "2"]
+    assert not its.is_plain
