@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from itertools import compress, repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
@@ -243,6 +242,9 @@ def omitted(value: object) -> TypeError:
     return TypeError(f"the selectors of {brief(value)} are missing; if it declares none, pass []")
 
 
+_DEFERRED: Final = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
 def checked(function: object, arguments: int = 2) -> Callable[..., Any]:
     """Return a predicate, or the function of a group, which has one argument.
 
@@ -255,7 +257,7 @@ def checked(function: object, arguments: int = 2) -> Callable[..., Any]:
     what = "predicate, such as lambda value, key: ..." if arguments == 2 else "function of a value"
     if not callable(function):
         raise TypeError(f"{brief(function)} is no {what}" + (", and no index" if arguments == 2 else ""))
-    if any(ask(function) for ask in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)):
+    if any(ask(function) for ask in _DEFERRED):
         raise TypeError(f"{brief(function)} is no {what}: what it returns is true whatever it computes")
     try:
         signature = inspect.signature(function)

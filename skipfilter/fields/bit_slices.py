@@ -228,7 +228,7 @@ class Layer:
     def size(self) -> int:
         """About how many bytes the bitmaps and tables take.  O(fields).
 
-        A bitmap takes some 200 bytes, and a bound 100.
+        A bitmap takes some 200 bytes, and a range 150.
         """
         texts = sum(len(prefixes.texts) for prefixes in self._prefixes.values())
         bounds = sum(len(some.ids) for kinds in self._ranges.values() for some in kinds.values())

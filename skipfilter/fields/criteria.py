@@ -20,6 +20,7 @@ from skipfilter.fields.expressions import (
     Present,
     check_field,
     how_to_write,
+    is_comparison,
     is_expression,
     why_no_content,
 )
@@ -54,7 +55,7 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
     parsed: dict[Criterion, None] = {}
     for criterion in criteria:
         match criterion:
-            case str() if not any(sign in criterion for sign in "=<>"):
+            case str() if not is_comparison(criterion):
                 parsed[check_field(criterion)] = None
             case (str() as name, value):
                 check_field(name)

@@ -64,8 +64,6 @@ MAX_LITERALS: Final = 10_000
 """The maximum number of parts of all these clauses together."""
 
 
-_SIGNS: Final = ("=", "<", ">", "!")
-"""The signs of comparisons in other languages."""
 FUNCTIONS: Final = (
     "present",
     "one_of",
@@ -450,7 +448,7 @@ def how_to_write(something: object) -> str:
             return "write from_json(text)"
         case Mapping() if any(name in FUNCTIONS for name in something):
             return "write from_json(mapping)"
-        case str() if any(sign in something for sign in _SIGNS):
+        case str() if is_comparison(something):
             return f"write {_without_signs(something)}"
         case str():
             return f"write present({brief(something)})"
@@ -470,10 +468,15 @@ def how_to_write(something: object) -> str:
             return "write one_of(field, value), or another function of skipfilter.fields"
 
 
+def is_comparison(text: str) -> bool:
+    """Return whether a text has a sign that compares, as in other languages."""
+    return any(sign in text for sign in "=<>")
+
+
 def _without_signs(text: str) -> str:
     """Return how to write a comparison, such as total >= 100, as an expression."""
-    start = min(text.find(sign) for sign in _SIGNS if sign in text)
-    end = start + len(text[start:]) - len(text[start:].lstrip("".join(_SIGNS)))
+    start = min(text.find(sign) for sign in "=<>!" if sign in text)
+    end = start + len(text[start:]) - len(text[start:].lstrip("=<>!"))
     field, operator, value = text[:start].strip(), text[start:end], text[end:].strip(" '\"")
     function = {">=": "at_least", "<=": "at_most", ">": "above", "<": "below"}.get(operator, "one_of")
     content = value if function != "one_of" and _is_numeral(value) else brief(value)
@@ -653,8 +656,8 @@ def check_field(field: object) -> str:
     """
     if not isinstance(field, str):
         raise ValueError(f"{brief(field)} is not the name of a field, or a path such as 'order.total'")
-    if any(sign in field for sign in "=<>[]") or field.startswith("$."):
-        how = how_to_write(field) if any(sign in field for sign in "=<>") else "all items of a list count"
+    if is_comparison(field) or "[" in field or "]" in field or field.startswith("$."):
+        how = how_to_write(field) if is_comparison(field) else "all items of a list count"
         raise ValueError(f"the path {brief(field)} is more than names with dots between; {how}")
     if not all(map(str.strip, field.split("."))):
         raise ValueError(f"the path {brief(field)} has an empty name; a path is written as 'order.total'")

@@ -86,6 +86,7 @@ def test_a_shared_selector_costs_an_id() -> None:
     stats = readers.stats()
     assert (stats.values, stats.patterns) == (1_000, 1)
     assert stats.index_bytes < 60_000
+    assert told(readers) < 260_000  # as the README says
 
 
 def test_the_cache_is_told() -> None:
