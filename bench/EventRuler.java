@@ -8,22 +8,31 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import software.amazon.event.ruler.Machine;
 
 /**
  * AWS event-ruler, for bench_rules.py: matches the events of a file with the rules of another one.
  *
  * Arguments: the two files, of a JSON object in each line.  A rule's name is the number of its line.
- * Writes the names that match each event, as a JSON array.  Then, for each line of the input, which is
- * "parsed N" or "text N", matches all events N times and writes the CPU nanoseconds of the process.
+ * Writes a JSON object: the names that match each event ("found"), the number of "rules", and the CPU
+ * "nanoseconds" and the "bytes" that they took.  Then, for each line of the input, which is "parsed N" or
+ * "text N", matches all events N times and writes the CPU nanoseconds of the process.
  */
 class EventRuler {
     public static void main(String[] arguments) throws Exception {
         Machine machine = new Machine();
-        int name = 0;
-        for (String rule : Files.readAllLines(Path.of(arguments[0]))) {
-            machine.addRule(String.valueOf(name++), rule);
+        OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        long before = used();
+        long start = system.getProcessCpuTime();
+        int count = 0;
+        try (BufferedReader rules = Files.newBufferedReader(Path.of(arguments[0]))) {
+            for (String rule = rules.readLine(); rule != null; rule = rules.readLine()) {
+                machine.addRule(String.valueOf(count++), rule);
+            }
         }
+        long added = system.getProcessCpuTime() - start;
+        long grown = used() - before;
         List<String> texts = Files.readAllLines(Path.of(arguments[1]));
         ObjectMapper mapper = new ObjectMapper();
         List<JsonNode> events = new ArrayList<>();
@@ -32,8 +41,8 @@ class EventRuler {
             events.add(mapper.readTree(text));
             found.add(machine.rulesForJSONEvent(text));
         }
-        System.out.println(mapper.writeValueAsString(found));
-        OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        System.out.println(mapper.writeValueAsString(
+            Map.of("found", found, "rules", count, "nanoseconds", added, "bytes", grown)));
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             String[] order = line.split(" ");
@@ -53,5 +62,11 @@ class EventRuler {
             }
             System.out.println((system.getProcessCpuTime() - began) + " " + matches);
         }
+    }
+
+    /** Returns the bytes of the heap that are in use, after a collection. */
+    private static long used() {
+        System.gc();
+        return Runtime.getRuntime().totalMemory() - Runtime.getRuntime().freeMemory();
     }
 }

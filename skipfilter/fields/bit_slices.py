@@ -20,9 +20,9 @@ an id is the number of its parts that hold.  If a clause has two such parts abou
 field, the second one is in a second layer, and so on.
 
 *Bit slices.*  The bitmaps are added up into bit planes, and each carry ripples into the
-next plane.  No id has more hits than its clause has parts, so an id has all of them if
-no bit that it needs is missing.  O(bitmaps * planes) operations, however many ids
-match.
+next plane.  No id has more hits than its clause has parts, so of the ids with five
+parts, those in planes 2 and 0 have all of them.  O(bitmaps * planes) operations,
+however many ids match.
 
 Source: P. Hintjens, High-speed message matching, iMatix, for the hit counts; P. O'Neil
 and D. Quass, Improved query performance with variant indexes, SIGMOD 1997, for bit
@@ -54,7 +54,7 @@ Bound: TypeAlias = tuple[Any, int]
 Placed: TypeAlias = tuple["Iterable[Literal]", ...]
 """The literals of a clause by the number of their layer."""
 
-BLOCK: Final = 256
+BLOCK: Final = 128
 """The number of bounds in a new block; one with twice as many is divided."""
 MAX_REPEATS: Final = 20
 """The maximum number of parts of a clause of one kind and about one field; each needs a
@@ -92,8 +92,7 @@ class BitSlices:
         # No bitmap or dict inside of these is ever empty.
         self._wanted: list[Layer] = []  # the parts that must hold
         self._unwanted: list[Layer] = []  # the parts that must not
-        self._needed: dict[int, BitMap] = {}  # bit -> ids whose number of parts that must hold has it
-        self._none_needed = BitMap()  # the ids without a part that must hold
+        self._needed: dict[int, BitMap] = {}  # number of parts that must hold -> ids with so many
 
     def add(self, id: int, clause: Placed) -> None:
         """Add an id with its clause, or with an error nothing.
@@ -112,19 +111,13 @@ class BitSlices:
         except BaseException:
             self._take_out(id, added)
             raise
-        needed = sum(not isinstance(literal, Not) for _, literal in added)
-        if not needed:
-            self._none_needed.add(id)
-        for bit in bits(needed):
-            self._needed.setdefault(bit, BitMap()).add(id)
+        self._needed.setdefault(needed(clause), BitMap()).add(id)
 
     def remove(self, id: int, clause: Placed) -> None:
         """Remove an id; its clause is that of `add`."""
         added = [(number, literal) for number, literals in enumerate(clause) for literal in literals]
         self._take_out(id, added)
-        self._none_needed.discard(id)
-        for bit in bits(sum(not isinstance(literal, Not) for _, literal in added)):
-            leave(self._needed, bit, id)
+        leave(self._needed, needed(clause), id)
 
     def _layers(self, literal: Literal) -> list[Layer]:
         return self._unwanted if isinstance(literal, Not) else self._wanted
@@ -154,15 +147,18 @@ class BitSlices:
 
     def matching(self, message: Message) -> BitMap:
         """Return the ids whose clauses hold."""
-        planes = planes_of(self.met(message))
-        left = BitMap().union(*planes)
-        for bit, needed in self._needed.items():
-            left -= needed - planes[bit] if bit < len(planes) else needed
-        left |= self._none_needed
+        # Small bitmaps first: as long as all are small, each step is fast.
+        planes = planes_of(sorted(self.met(message), key=len))
+        found = BitMap()
+        for count, ids in self._needed.items():
+            if count >> len(planes) == 0:
+                for bit in bits(count):
+                    ids = ids & planes[bit]
+                found |= ids
         for layer in self._unwanted:
             for ids in layer.met(message):
-                left -= ids
-        return left
+                found -= ids
+        return found
 
     @property
     def size(self) -> int:
@@ -171,7 +167,7 @@ class BitSlices:
 
     def __bool__(self) -> bool:
         """Return whether there is an id."""
-        return bool(self._needed) or bool(self._none_needed)
+        return bool(self._needed)
 
     def _check(self, clauses: dict[int, Placed]) -> None:
         """Assert all invariants, and that these are the clauses by id; for tests."""
@@ -179,7 +175,6 @@ class BitSlices:
         for id, clause in sorted(clauses.items()):
             again.add(id, clause)
         assert self._needed == again._needed
-        assert self._none_needed == again._none_needed
         for layers, fresh in ((self._wanted, again._wanted), (self._unwanted, again._unwanted)):
             assert [layer._all() for layer in layers] == [layer._all() for layer in fresh]
 
@@ -464,8 +459,13 @@ def planes_of(bitmaps: Iterable[BitMap]) -> list[BitMap]:
 
 
 def bits(number: int) -> list[int]:
-    """Return the numbers of the bits that are set."""
-    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
+    """Return the numbers of the bits that are set, the highest first."""
+    return [bit for bit in reversed(range(number.bit_length())) if number >> bit & 1]
+
+
+def needed(clause: Placed) -> int:
+    """Return how many literals of a clause must hold; the others must not."""
+    return sum(not isinstance(literal, Not) for literals in clause for literal in literals)
 
 
 def leave(bitmaps: dict[_Key, BitMap], key: _Key, id: int) -> None:

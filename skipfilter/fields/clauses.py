@@ -71,7 +71,12 @@ class Group:
 
     def is_met(self, message: Message) -> bool:
         """Return whether a message meets the clause."""
-        return message.rows.issuperset(self.rows) and all(literal.holds(message) for literal in self.others)
+        if not message.rows.issuperset(self.rows):
+            return False
+        for literal in self.others:  # noqa: SIM110 - `all` with a generator takes twice as long
+            if not literal.holds(message):
+                return False
+        return True
 
 
 @dataclass(slots=True)

@@ -149,9 +149,11 @@ class Prefix(_Combined):
 
     def holds(self, message: Message) -> bool:
         """Return whether a value of the field begins with the text."""
-        return any(
-            isinstance(value, str) and value.startswith(self.text) for value in message.fields.get(self.field, ())
-        )
+        # `any` with a generator takes twice as long, here and below.
+        for value in message.fields.get(self.field, ()):
+            if isinstance(value, str) and value.startswith(self.text):
+                return True
+        return False
 
     def __repr__(self) -> str:
         return f"prefix({self.field!r}, {self.text!r})"
@@ -171,10 +173,11 @@ class Range(_Combined):
 
     def holds(self, message: Message) -> bool:
         """Return whether a value of the field is in the range."""
-        return any(
-            (order := ordered(value)) is not None and order[0] == self.order and self._has(order[1])
-            for value in message.fields.get(self.field, ())
-        )
+        for value in message.fields.get(self.field, ()):
+            order = ordered(value)
+            if order is not None and order[0] == self.order and self._has(order[1]):
+                return True
+        return False
 
     def _has(self, value: Any) -> bool:
         return (self.low is None or self.low <= (value, 0)) and (self.high is None or (value, 0) <= self.high)
@@ -616,10 +619,8 @@ def _content(part: Part | Not, message: Message) -> str:
         part = part.part  # type: ignore[assignment]
     field = part.field
     values = message.fields.get(field)
-    if values is None:
-        return f"there is no field {field}"
     if not values:
-        return f"{field} has no value of its own"
+        return f"{field} has no value of its own" if (field,) in message.rows else f"there is no field {field}"
     shown = " and ".join(map(brief, values[:3]))
     more = f" and {len(values) - 3} more" if len(values) > 3 else ""
     return f"{field} is {shown}{more}{_other_type(part, values[0])}"

@@ -58,11 +58,16 @@ class Message:
 
     @property
     def fields(self) -> dict[str, list[object]]:
-        """The values of each field; made when somebody asks, because few parts do."""
+        """The values of each field that has some; made when somebody asks, because few
+        parts do.
+        """
         if self._fields is None:
-            self._fields = {row[0]: [] for row in self.rows if len(row) == 1}  # type: ignore[misc]
-            for field, value in self._found:
-                self._fields[field].append(value)
+            if self.is_plain:
+                self._fields = {field: [value] for field, value in self._found}
+            else:
+                self._fields = {}
+                for field, value in self._found:
+                    self._fields.setdefault(field, []).append(value)
         return self._fields
 
     def _read_mapping(self, node: _Node, mapping: Mapping[Any, object], depth: int) -> None:
@@ -132,7 +137,7 @@ class Plan:
     ...     {"order": {"total": 5, "id": 7}, "tags": ["a", "b"], "at": 8}
     ... )
     >>> sorted(message.fields.items())
-    [('order', []), ('order.total', [5]), ('tags', ['a', 'b'])]
+    [('order.total', [5]), ('tags', ['a', 'b'])]
     """
 
     def __init__(self, fields: Iterable[str] = ()) -> None:

@@ -56,7 +56,7 @@ def test_a_plan_reads_what_is_asked_for_and_nothing_else(
 ) -> None:
     expected = {path: values for path, values in everything(message).items() if path in paths}
     its = Plan(paths).read(MappingProxyType(message) if proxy else message)
-    assert in_any_order(its.fields) == in_any_order(expected)
+    assert in_any_order(its.fields) == in_any_order({path: values for path, values in expected.items() if values})
     rows = {(path, value) for path, values in expected.items() for value in values if has_hash(value)}
     assert its.rows == {(path,) for path in expected} | rows
     assert not its.is_plain or all(len(values) <= 1 for values in expected.values())
@@ -73,7 +73,8 @@ def test_a_field_that_is_no_longer_asked_for_is_not_read(
             plan.remove(path)
             left.remove(path)
     plan._check(left)
-    assert plan.read(message).fields.keys() == everything(message).keys() & set(left)
+    read = plan.read(message)
+    assert {row for row in read.rows if len(row) == 1} == {(path,) for path in everything(message).keys() & set(left)}
 
 
 def test_only_the_names_that_are_asked_for_are_looked_up() -> None:
@@ -99,7 +100,7 @@ def test_depth_and_lists_are_bounded() -> None:
     assert Plan([".".join(["f"] * MAX_NAMES)]).read(message).rows
     cyclic: list[Any] = []
     cyclic.append(cyclic)
-    assert Plan(["f"]).read({"f": cyclic}).fields == {"f": []}
+    assert Plan(["f"]).read({"f": cyclic}).rows == {("f",)}
     shared: Any = ["x"]
     for _ in range(15):
         shared = [shared] * 10
