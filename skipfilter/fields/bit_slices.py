@@ -55,7 +55,7 @@ Placed: TypeAlias = tuple["Iterable[Literal]", ...]
 """The literals of a clause by the number of their layer."""
 
 BLOCK: Final = 128
-"""The number of bounds in a new block; one with twice as many is divided."""
+"""The least number of bounds in a new block."""
 MAX_REPEATS: Final = 20
 """The maximum number of parts of a clause of one kind and about one field; each needs a
 layer of its own, which every message is looked up in."""
@@ -358,8 +358,9 @@ class Bounds:
     """Ids in the order of a bound; each id has one.
 
     They are in blocks, each with a bitmap of its ids, so the ids up to a bound are the
-    union of some blocks, and of a part of one.  O(blocks + BLOCK).  A SortedList of
-    sortedcontainers has blocks too, but no bitmaps that change with them.
+    union of some blocks, and of a part of one.  A block is as long as there are blocks,
+    so both take O(square root of the bounds).  A SortedList of sortedcontainers has
+    blocks too, but no bitmaps that change with them.
     """
 
     def __init__(self) -> None:
@@ -377,11 +378,11 @@ class Bounds:
         block.insert(position, pair)
         ids.insert(position, id)
         self._bitmaps[at].add(id)
-        if len(block) > 2 * BLOCK:
-            halves = slice(at, at + 1)
-            self._blocks[halves] = [block[:BLOCK], block[BLOCK:]]
-            self._ids[halves] = [ids[:BLOCK], ids[BLOCK:]]
-            self._bitmaps[halves] = [BitMap(ids[:BLOCK]), BitMap(ids[BLOCK:])]
+        if len(block) > 2 * max(BLOCK, len(self._blocks)):
+            here, half = slice(at, at + 1), len(block) // 2
+            self._blocks[here] = [block[:half], block[half:]]
+            self._ids[here] = [ids[:half], ids[half:]]
+            self._bitmaps[here] = [BitMap(ids[:half]), BitMap(ids[half:])]
 
     def remove(self, bound: Bound, id: int) -> None:
         """Remove an id; its bound is that of `add`."""
@@ -416,7 +417,6 @@ class Bounds:
     def _all(self) -> object:
         assert len(self._blocks) == len(self._ids) == len(self._bitmaps)
         assert all(self._blocks) or len(self._blocks) == 1
-        assert all(len(block) <= 2 * BLOCK for block in self._blocks)
         assert self._ids == [[id for _, id in block] for block in self._blocks]
         assert self._bitmaps == [BitMap(ids) for ids in self._ids]
         pairs = [pair for block in self._blocks for pair in block]

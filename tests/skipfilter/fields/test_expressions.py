@@ -365,6 +365,20 @@ def test_many_bounds_are_in_blocks() -> None:
     assert readers.match_all({"f": 600}) == [n for n in range(1, count, 2) if n * 7 % count <= 600]
 
 
+def test_a_block_of_bounds_is_about_as_long_as_there_are_blocks() -> None:
+    count = 10_000
+    with patch.object(bit_slices, "BLOCK", 1):
+        bounds = bit_slices.Bounds()
+        for n in range(count):
+            bounds.add((n * 7 % count, 0), n)
+    bounds._all()
+    blocks = bounds._blocks
+    assert len(blocks) <= 2 * count**0.5
+    assert all(len(block) <= 2 * len(blocks) for block in blocks)
+    for most in range(0, count, 500):
+        assert set(bounds.up_to((most, 0))) == {n for n in range(count) if n * 7 % count <= most}
+
+
 def test_only_clauses_without_a_row_are_answered_by_bit_slices_alone() -> None:
     readers: FieldFilter[str] = FieldFilter()
     readers.add("a", all_of(one_of("f", 1), at_least("n", 5)))
