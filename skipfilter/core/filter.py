@@ -370,8 +370,10 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
                 self._source.add(known, self._values.by_id[known], selectors)
             elif value not in fresh:
                 fresh[value] = selectors
-            elif tuple(fresh[value]) != tuple(selectors):
-                raise ValueError(f"{brief(value)} comes twice, with different selectors")
+            else:
+                fresh[value] = tuple(fresh[value])  # also if it was an iterator, which has ended then
+                if fresh[value] != tuple(selectors):
+                    raise ValueError(f"{brief(value)} comes twice, with different selectors")
         return fresh
 
     def _add_each(self, first: int, fresh: Mapping[Value, Selectors]) -> None:

@@ -1315,3 +1315,15 @@ def test_a_posting_list_that_has_another_only_id_is_read_again() -> None:
     readers.replace("carol", [("exact", "/a")])
     assert readers.match_any("/a") == ["bob", "carol"]
     assert readers.id_of("carol") == 3
+
+
+def test_a_value_may_come_twice_in_add_many_if_it_declares_the_same() -> None:
+    readers: SkipFilter[str, str] = SkipFilter(SelectorIndex())
+    once = [("exact", "/a"), ("mqtt", "b/+")]
+    readers.add_many([("alice", once), ("bob", once), ("alice", tuple(once))])
+    readers.add_many([("carol", iter(once)), ("carol", iter(once))])
+    assert list(readers.items()) == [(name, tuple(once)) for name in ("alice", "bob", "carol")]
+    with pytest.raises(ValueError, match=r"^'dave' comes twice, with different selectors$"):
+        readers.add_many([("erin", once), ("dave", once), ("dave", once[:1])])
+    assert list(readers) == ["alice", "bob", "carol"]
+    readers._check()
