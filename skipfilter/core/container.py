@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -137,15 +138,27 @@ class Container(Generic[Value, Declared]):
             return iter([(value, self._declared(value)) for value in self._values])
 
     def __contains__(self, value: object) -> bool:
-        return value in self._values
+        with self._lock:  # because `replace` changes several tables
+            return value in self._values
 
     def __len__(self) -> int:
-        return len(self._values)
+        with self._lock:
+            return len(self._values)
 
     def __iter__(self) -> Iterator[Value]:
         """Iterate over a snapshot of the values, oldest first."""
         with self._lock:
             return iter(list(self._values))
+
+
+def lock_of(lock: AbstractContextManager[Any] | None) -> AbstractContextManager[Any]:
+    """Return the lock of a container: the caller's, or a new one.
+
+    Raises TypeError if it is none.
+    """
+    if lock is not None and not hasattr(lock, "__enter__"):
+        raise TypeError(f"lock={brief(lock)} is not a lock, such as threading.RLock()")
+    return threading.RLock() if lock is None else lock
 
 
 def bytes_of(one: object) -> int:
@@ -200,8 +213,13 @@ def names(value: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"nothing was added; the value was {brief(value)}")
+        note(error, value)
         raise
+
+
+def note(error: Exception, value: object) -> None:
+    """Say in an error which of many values it is about."""
+    error.add_note(f"nothing was added; the value was {brief(value)}")
 
 
 def absent(value: object) -> KeyError:

@@ -18,11 +18,10 @@ Source: K. Burns, skipfilter (Go), 2022.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from skipfilter.core.container import Container, Stats, absent, garbage_later, listed, names, pairs_of
+from skipfilter.core.container import Container, Stats, absent, garbage_later, listed, lock_of, names, note, pairs_of
 from skipfilter.core.entries import Entries
 from skipfilter.core.sources import (
     Declarations,
@@ -95,8 +94,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         max_bytes: int = 2**28,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        if lock is not None and not hasattr(lock, "__enter__"):
-            raise TypeError(f"lock={brief(lock)} is not a lock, such as threading.RLock()")
+        self._lock = lock_of(lock)
         for name, limit in (("capacity", capacity), ("max_bytes", max_bytes)):
             if not isinstance(limit, int):
                 raise TypeError(f"{name}={brief(limit)} is of type {type(limit).__name__}, not int")
@@ -114,7 +112,6 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         self._needs_selectors = bool(getattr(source, "needs_selectors", False))
         self._entries = Entries(self._values, self._source, capacity, max_bytes)
         self._matched = self._entries.matched
-        self._lock = threading.RLock() if lock is None else lock
 
     def __repr__(self) -> str:
         return f"<SkipFilter: {len(self):,} values, {len(self._entries):,} cached keys>"
@@ -146,7 +143,11 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
                     return
                 self._source.discard(id, value)
                 raise RuntimeError("another value was added while the source took this one in")
-            values.add(value)
+            try:
+                values.add(value)
+            except BaseException:  # the hash of the value, which may be the caller's own code
+                self._source.discard(id, value)
+                raise
 
     def add_many(
         self, items: Iterable[tuple[Value, Selectors]] | Mapping[Value, Selectors] | Iterable[Value], /
@@ -193,7 +194,8 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
 
     def id_of(self, value: Value) -> int:
         """Return the id of `value`.  Raises KeyError if it is absent.  Takes O(1)."""
-        id = self._values.id_of(value)
+        with self._lock:
+            id = self._values.id_of(value)
         if id is None:
             raise absent(value)
         return id
@@ -363,17 +365,21 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         A value that is there, or comes twice, must have the same selectors again.
         """
         fresh: dict[Value, Selectors] = {}
-        for value, selectors in pairs:
-            if selectors is None:
-                raise omitted(value)
-            if (known := self._values.id_of(value)) is not None:
-                self._source.add(known, self._values.by_id[known], selectors)
-            elif value not in fresh:
-                fresh[value] = selectors
-            else:
-                fresh[value] = tuple(fresh[value])  # also if it was an iterator, which has ended then
-                if fresh[value] != tuple(selectors):
-                    raise ValueError(f"{brief(value)} comes twice, with different selectors")
+        try:
+            for value, selectors in pairs:
+                if selectors is None:
+                    raise omitted(value)
+                if (known := self._values.id_of(value)) is not None:
+                    self._source.add(known, self._values.by_id[known], selectors)
+                elif value not in fresh:
+                    fresh[value] = selectors
+                else:
+                    fresh[value] = tuple(fresh[value])  # also if it was an iterator, which has ended then
+                    if _in_any_order(fresh[value]) != _in_any_order(selectors):
+                        raise ValueError(f"{brief(value)} comes twice, with different selectors")
+        except Exception as error:
+            note(error, value)
+            raise
         return fresh
 
     def _add_each(self, first: int, fresh: Mapping[Value, Selectors]) -> None:
@@ -389,6 +395,8 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         except BaseException:
             for at, value in enumerate(added, first):
                 self._source.discard(at, value)
+                if at in self._values.by_id:  # another value was added, which has this id now
+                    self._source.add(at, self._values.by_id[at], ())
             raise
 
     def _any(self, keys: tuple[Key, ...]) -> BitMap64:
@@ -403,3 +411,8 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         with self._lock:
             self._values._check()
             self._entries._check()
+
+
+def _in_any_order(selectors: Selectors) -> set[object]:
+    """Return selectors without their order; a pair may be a list, as JSON has it."""
+    return {tuple(one) if isinstance(one, list) else one for one in selectors}

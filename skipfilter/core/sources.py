@@ -257,7 +257,7 @@ def checked(function: object, arguments: int = 2) -> Callable[..., Any]:
     what = "predicate, such as lambda value, key: ..." if arguments == 2 else "function of a value"
     if not callable(function):
         raise TypeError(f"{brief(function)} is no {what}" + (", and no index" if arguments == 2 else ""))
-    if any(ask(function) for ask in _DEFERRED):
+    if any(ask(function) or ask(type(function).__call__) for ask in _DEFERRED):
         raise TypeError(f"{brief(function)} is no {what}: what it returns is true whatever it computes")
     try:
         signature = inspect.signature(function)

@@ -191,10 +191,19 @@ class Layer:
         self._ranges: dict[str, dict[str, Ranges]] = {}  # field -> kind of order -> its ranges
 
     def add(self, id: int, literal: Literal) -> None:
-        """Add an id with a literal; whether it is negated does not matter."""
+        """Add an id with a literal, whether it is negated or not; or with an error
+        nothing.
+        """
         part = literal.part if isinstance(literal, Not) else literal
-        for row in rows_of(part):
-            self.rows.setdefault(row, BitMap()).add(id)
+        added: list[Row] = []
+        try:
+            for row in rows_of(part):
+                self.rows.setdefault(row, BitMap()).add(id)
+                added.append(row)
+        except BaseException:  # a content of the caller's own type may not compare with another one
+            for row in added:
+                leave(self.rows, row, id)
+            raise
         if isinstance(part, Prefix):
             self._prefixes.setdefault(part.field, Prefixes()).add(id, part.text)
         elif isinstance(part, Range):

@@ -29,17 +29,16 @@ message matching, iMatix, for the hit counts and the example.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.core.container import Container, Stats, absent, bytes_of, garbage_later, names, pairs_of
+from skipfilter.core.container import Container, Stats, absent, bytes_of, garbage_later, lock_of, names, pairs_of
 from skipfilter.core.values import Values
 from skipfilter.fields.bit_slices import planes_of, rows_of
-from skipfilter.fields.clauses import ClauseIndex
+from skipfilter.fields.clauses import ClauseIndex, Group
 from skipfilter.fields.criteria import clause_of, parse_criteria, parts_of_list
 from skipfilter.fields.expressions import clauses_of, explain, is_expression, parts_of, vars_of
 from skipfilter.fields.messages import not_a_mapping
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
-    from skipfilter.fields.clauses import Group
     from skipfilter.fields.criteria import Criterion
     from skipfilter.fields.expressions import Clause, Expression, PartExplanation
     from skipfilter.fields.messages import Message
@@ -115,7 +113,7 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
     """
 
     def __init__(self, *, lock: AbstractContextManager[Any] | None = None) -> None:
-        self._lock = threading.RLock() if lock is None else lock
+        self._lock = lock_of(lock)
         self._reset()
 
     def __repr__(self) -> str:
@@ -156,13 +154,15 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
             with names(value):
                 pairs.append((value, _compiled(criteria, value)))
         with self._lock, garbage_later():
-            added: list[Value] = []
+            added: dict[Value, _Compiled] = {}
             try:
                 for value, declared in pairs:
                     with names(value):
+                        if value in added and added[value].criteria != declared.criteria:
+                            raise ValueError(f"{brief(value)} comes twice, with different criteria")
                         if not self._has(value, declared):
                             self._add(value, declared)
-                            added.append(value)
+                            added[value] = declared
             except BaseException:
                 for value in reversed(added):
                     self._take_away(value)
@@ -282,13 +282,15 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
         bytes they take.
 
         Takes O(fields): the bytes of the rules are those of SAMPLE rules, evenly spread
-        over all.
+        over all.  An expression that several values share is counted for each.
         """
         with self._lock:
             count = len(self._held)
             by_id = self._values.by_id
             some = [self._held[by_id.peekitem(at)[1]] for at in range(0, count, max(1, count // SAMPLE))]
-            declared = sum(bytes_of(_written(held)) for held in some) * count // max(1, len(some))
+            # Values with the same list of criteria share it; an expression is its own.
+            sizes = [bytes_of(_written(held)) // (len(held.ids) if isinstance(held, Group) else 1) for held in some]
+            declared = sum(sizes) * count // max(1, len(some))
             return Stats(
                 values=count,
                 patterns=self._index.group_count,
@@ -468,7 +470,7 @@ class FieldFilter(Container[Value, "Expression | frozenset[Criterion]"], Generic
             ]
             self._first.update(dict.fromkeys(ids[1:], id))
             self._rules.update(ids)
-        self._values = values  # at once: `len` and `in` take no lock
+        self._values = values
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""

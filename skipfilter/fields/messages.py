@@ -227,7 +227,7 @@ def has_hash(value: object) -> bool:
     """Return whether `value` can be hashed."""
     try:
         hash(value)
-    except TypeError:
+    except Exception:  # a memoryview that can be written raises ValueError
         return False
     return True
 

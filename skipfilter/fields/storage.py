@@ -133,9 +133,12 @@ def _value(value: Any) -> Any:
         return value
     if isinstance(value, (tuple, frozenset)):
         return {type(value).__name__: [_value(one) for one in value]}
-    for name, (kind, write, _) in _VALUES.items():
+    for name, (kind, write, read) in _VALUES.items():
         if isinstance(value, kind):
-            return {name: write(value)}
+            written = write(value)
+            if read(written) != value:
+                raise ValueError(f"{brief(value)} would be another value when it is read from JSON again")
+            return {name: written}
     raise ValueError(f"{brief(value)} is of type {type(value).__name__}, which has no form as JSON")
 
 
@@ -179,13 +182,16 @@ def _criterion(document: Any) -> Criterion:
             raise ValueError(f"criterion {brief(document)}: neither a field nor a [field, value]")
 
 
-def _content(document: Any) -> Any:
+def _content(document: Any, depth: int = 1) -> Any:
     """Return the value that `_value` has written so."""
+    if depth > MAX_DEPTH:
+        raise LimitError(f"a value is deeper than {MAX_DEPTH}")
     if not isinstance(document, (dict, list)):
         return document
     name, content = _only(document, 'a value, such as 5 or {"date": "2026-11-29"}')
     if name in ("tuple", "frozenset") and isinstance(content, list):
-        return (tuple if name == "tuple" else frozenset)(map(_content, content))
+        its = [_content(one, depth + 1) for one in content]
+        return tuple(its) if name == "tuple" else frozenset(its)
     if name not in _VALUES:
         raise ValueError(f"{brief(name)} is none of {', '.join(_VALUES)}, tuple, frozenset")
     try:

@@ -179,6 +179,7 @@ class SelectorIndex:
         # so that the tables are walked for a new topic.
         self._forgotten = 0
         self._pattern_bytes = 0  # those of the texts of selectors
+        self._held_bytes = 0  # what values hold beyond a single posting list
         self._shared = 0  # ids in posting lists, beyond the first of each
         self._bitmaps = 0  # posting lists with more than one id
         self.distinct = 0
@@ -201,13 +202,12 @@ class SelectorIndex:
         a matcher type does not exist.
         """
         declared = self._parsed(value, selectors)
-        if (held := self._held.get(value)) is not None:
+        held = self._held.get(value)
+        if held is not None:
             if set(_selectors_of(held)) != declared.keys():
                 raise ValueError(f"{brief(value)} is in the filter with other selectors; replace() changes them")
             return
-        if id <= self._newest:
-            raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
-        self._take_in(id, value, declared)
+        self._take_in(id, value, declared, None)
 
     def add_many(self, id: int, pairs: Collection[tuple[object, Iterable[AnySelector]]]) -> None:
         """Take in new values with their selectors, or with an error none of them.
@@ -222,7 +222,7 @@ class SelectorIndex:
                 matcher_type, pattern = _only(selectors) or ("", "")
                 table = tables.get(matcher_type)
                 if table is None or len(pattern) > self._max_length:
-                    self._take_in(at, value, self._parsed(value, selectors))
+                    self._take_in(at, value, self._parsed(value, selectors), None)
                 else:
                     # The usual case, without what others need.
                     self._alike.value = value
@@ -230,7 +230,8 @@ class SelectorIndex:
                     self._join(at, postings)
                     selector = matcher_type, pattern
                     is_its = postings.declared is pattern
-                    self._held[value] = postings if is_its else _held({selector: selector}, [postings])
+                    held = self._held[value] = postings if is_its else _held({selector: selector}, [postings])
+                    self._held_bytes += _bytes_held(held)
                     self._newest = at
                 at += 1
         except BaseException as error:
@@ -256,12 +257,9 @@ class SelectorIndex:
         """
         # Those of before stay in their tables until the others are there: a posting
         # list in both never becomes empty, so whoever refers to it finds the new id.
-        held = self._held.pop(value)
-        try:
-            self.add(id, value, selectors)
-        except BaseException:
-            self._held[value] = held
-            raise
+        declared = self._parsed(value, selectors)
+        held = self._held[value]
+        self._take_in(id, value, declared, held)
         self._leave(old, held)
 
     def clear(self) -> object:
@@ -271,7 +269,7 @@ class SelectorIndex:
         self._tables, self._held, self._in_use = self._made(), {}, []
         self._journal = deque(maxlen=JOURNAL)
         self._forgotten, self._journal_end = 0, -1
-        self.distinct = self._pattern_bytes = self._shared = self._bitmaps = 0
+        self.distinct = self._pattern_bytes = self._held_bytes = self._shared = self._bitmaps = 0
         return freed
 
     def discard(self, id: int, value: object) -> None:
@@ -337,8 +335,11 @@ class SelectorIndex:
         """
         if not isinstance(key, str):
             raise not_text(key)
+        held = self._held.get(value)
+        if held is None:
+            raise KeyError(f"{brief(value)} is not in the filter")
         explanations = []
-        for matcher_type, pattern in _declared_in(self._held[value]):
+        for matcher_type, pattern in _declared_in(held):
             matcher = self._compile[matcher_type](pattern) if isinstance(pattern, str) else pattern
             explanations.append(explain((matcher_type, matcher.pattern), matcher, key, self._matcher_of))
         return explanations
@@ -362,7 +363,7 @@ class SelectorIndex:
         tables = sum(table.size for table in self._in_use)
         lists = _LIST_BYTES * self.distinct + sys.getsizeof(self._held)
         shared = _BITMAP_BYTES * self._bitmaps + 2 * self._shared
-        return self.distinct, self._pattern_bytes, tables + lists + shared
+        return self.distinct, self._pattern_bytes, tables + lists + shared + self._held_bytes
 
     # -- internals
 
@@ -447,16 +448,25 @@ class SelectorIndex:
         except KeyError:
             raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}") from None
 
-    def _take_in(self, id: int, value: object, declared: Mapping[Selector, Selector | CompiledSelector]) -> None:
-        """Take in a new value, or with an error nothing of it."""
+    def _take_in(
+        self, id: int, value: object, declared: Mapping[Selector, Selector | CompiledSelector], before: _Held | None
+    ) -> None:
+        """Take in a value, or with an error nothing of it.  `before` is what it has
+        declared so far, which is kept in the posting lists.
+        """
+        if id <= self._newest:
+            raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
         self._alike.value = value
         lists: list[SelectorPostings] = []
         try:
             for matcher_type, pattern in declared.values():
-                lists.append(self._table(matcher_type).declare(self._short(matcher_type, pattern)))
-            # Only now: the matchers of the caller may have added a value.
-            if id <= self._newest or id < self._journal_end:
-                raise ValueError("another value was added while the selectors of this one were compiled")
+                postings = self._table(matcher_type).declare(self._short(matcher_type, pattern))
+                lists.append(postings)
+            # Nearly all values have one selector, and its posting list was made for it.
+            held = postings if len(lists) == 1 and postings.declared is pattern else _held(declared, lists)
+            # Only now: the matchers of the caller may have added or removed a value.
+            if id <= self._newest or id < self._journal_end or self._held.get(value) is not before:
+                raise ValueError("the filter was changed while the selectors of a value were compiled")
         except BaseException:
             for postings in dict.fromkeys(lists):
                 if not postings:
@@ -467,8 +477,8 @@ class SelectorIndex:
         self._newest = id
         for postings in lists if len(lists) == 1 else dict.fromkeys(lists):
             self._join(id, postings)
-        # Nearly all values have one selector, and its posting list was made for it.
-        self._held[value] = postings if len(lists) == 1 and postings.declared is pattern else _held(declared, lists)
+        self._held[value] = held
+        self._held_bytes += _bytes_held(held)
 
     def _short(self, matcher_type: str, pattern: str | Matcher) -> str | Matcher:
         """Return a pattern.  Raises PatternError if it is a text that is too long."""
@@ -501,6 +511,7 @@ class SelectorIndex:
 
     def _leave(self, id: int, held: _Held) -> None:
         """Take an id out of posting lists, and drop those that are then empty."""
+        self._held_bytes -= _bytes_held(held)
         for postings in _lists_of(held):
             postings.discard(id)
             if postings:
@@ -522,6 +533,7 @@ class SelectorIndex:
         assert all(postings and postings.table in self._in_use for postings in there)
         assert len(there) == self.distinct
         assert self._pattern_bytes == sum(map(_bytes_of, there))
+        assert self._held_bytes == sum(map(_bytes_held, self._held.values()))
         assert self._shared == sum(len(postings) - 1 for postings in there)
         assert self._bitmaps == sum(len(postings) > 1 for postings in there)
         noted = [one.id for one in self._journal]
@@ -574,9 +586,19 @@ _Held: TypeAlias = "SelectorPostings | tuple[SelectorPostings, ...] | _Others"
 def _held(declared: Mapping[Selector, Selector | CompiledSelector], lists: list[SelectorPostings]) -> _Held:
     """Return what is kept of a value's selectors and their posting lists."""
     for (_, pattern), postings in zip(declared, lists, strict=True):
-        if postings.declared != pattern and postings.pattern != pattern:
+        if postings.pattern != pattern:
             return _Others(tuple(declared.values()), tuple(dict.fromkeys(lists)))
     return lists[0] if len(lists) == 1 else tuple(lists)
+
+
+def _bytes_held(held: _Held) -> int:
+    """Return the bytes of what a value holds beyond a single posting list."""
+    if isinstance(held, tuple):
+        return sys.getsizeof(held)
+    if not isinstance(held, _Others):
+        return 0
+    texts = sum(sys.getsizeof(pattern) for _, pattern in held.selectors if isinstance(pattern, str))
+    return sum(map(sys.getsizeof, (held, held.lists, held.selectors, *held.selectors))) + texts
 
 
 def _only(selectors: object) -> Selector | None:

@@ -47,6 +47,11 @@ async def asynchronous(value: object, key: object) -> AsyncIterator[bool]:
     yield False
 
 
+class Deferred:
+    async def __call__(self, value: object, key: object) -> bool:
+        return False
+
+
 def filled() -> FieldFilter[str]:
     some: FieldFilter[str] = FieldFilter()
     some.add("ann", ["urgent"])
@@ -66,9 +71,11 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: SkipFilter(coroutine), "what it returns is true whatever it computes"),
     (lambda: SkipFilter(generator), "what it returns is true whatever it computes"),
     (lambda: SkipFilter(asynchronous), "what it returns is true whatever it computes"),
+    (lambda: SkipFilter(Deferred()), "what it returns is true whatever it computes"),
     (lambda: SkipFilter(lambda v, k: True, group="city"), "'city' is no function of a value"),  # type: ignore[arg-type]
     (lambda: SkipFilter(lambda v, k: True, group=lambda: 1), "is no function of a value: too many positional"),  # type: ignore[arg-type, misc]
     (lambda: SkipFilter(lambda v, k: True, lock=threading.Lock), "is not a lock, such as threading.RLock()"),  # type: ignore[arg-type]
+    (lambda: FieldFilter(lock=threading.Lock), "is not a lock, such as threading.RLock()"),  # type: ignore[arg-type]
     (lambda: SkipFilter(lambda v, k: True, capacity="10"), "capacity='10' is of type str, not int"),  # type: ignore[arg-type]
     (lambda: SkipFilter(lambda v, k: True, max_bytes=1e9), "max_bytes=1000000000.0 is of type float, not int"),  # type: ignore[arg-type]
     (lambda: SelectorIndex(grammars=["nats"]), "grammars=['nats']: not a list of grammars"),  # type: ignore[list-item]
@@ -93,6 +100,8 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: words.explain("t", "tea"), "the values of this filter declare nothing"),
     (lambda: readers.add_many(5), "5 is of type int, and not a list of values"),  # type: ignore[arg-type]
     (lambda: readers.add_many(["ann"]), "item 'ann': not a pair of a value and what it declares"),
+    (lambda: rules.add_many([("zoe", a), ("zoe", b)]), "'zoe' comes twice, with different criteria"),
+    (lambda: readers.add_many([("zoe", [("exact", "a")]), ("zoe", [])]), "'zoe' comes twice, with different selectors"),
     (lambda: rules.add_many([("ann", a, b)]), "not a pair of a value and what it declares"),  # type: ignore[list-item]
     (lambda: readers.add("ann"), "the selectors of 'ann' are missing; if it declares none, pass []"),
     # -- selectors: see also test_index.py

@@ -100,3 +100,29 @@ def test_the_cache_is_told() -> None:
     stats = readers.stats()
     assert (stats.keys, stats.misses, stats.patterns) == (1, 1, 0)
     assert stats.cache_bytes > 1_000
+
+
+@pytest.mark.parametrize("names", [1, 50])
+def test_the_bytes_of_selectors_that_values_share(traced: Callable[[], int], names: int) -> None:
+    """Many selectors of a value, or other names of variables, are kept for each value."""
+    readers: SkipFilter[int, str] = SkipFilter(SelectorIndex())
+
+    def selectors(variable: str) -> list[tuple[str, str]]:
+        return [("uritemplate", f"https://example.com/{n}/{{{variable}}}") for n in range(names)]
+
+    readers.add(-1, selectors("id"))
+    before = told(readers), traced()
+    for number in range(COUNT):
+        readers.add(number, selectors(f"id{number}" if number % 2 else "id"))
+    allocated = traced() - before[1]
+    assert 0.7 <= (told(readers) - before[0]) / allocated <= 1.4
+    readers._check()
+
+
+def test_the_bytes_of_criteria_that_values_share(traced: Callable[[], int]) -> None:
+    rules: FieldFilter[int] = FieldFilter()
+    criteria = [("customer", f"c{n}") for n in range(90)]
+    before = traced()
+    for number in range(COUNT):
+        rules.add(number, criteria)
+    assert 0.5 <= told(rules) / (traced() - before) <= 2

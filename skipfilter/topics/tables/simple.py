@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from skipfilter.text import brief
 from skipfilter.topics.matchers import Everything, Exact
 from skipfilter.topics.tables.base import SelectorPostings
 
@@ -122,6 +123,9 @@ class LinearTable:
         """Return the posting list of the matcher, and make it if it is new."""
         # The matcher is kept, because compiling is the caller's own code.
         matcher = self.compile(declared) if isinstance(declared, str) else declared
+        for name in ("pattern", "match", "why_not"):
+            if not hasattr(matcher, name):
+                raise TypeError(f"matcher type {self.matcher_type} made {brief(matcher)}, which has no {name}")
         postings = self._lists.get(matcher)
         if postings is None:
             postings = self._lists[matcher] = SelectorPostings(self, matcher)

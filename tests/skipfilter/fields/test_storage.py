@@ -8,7 +8,9 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,9 +141,20 @@ def test_what_is_unknown_is_named(text: str, message: str) -> None:
 
 def test_depth_is_bounded() -> None:
     deep = '{"not_": [' * 30 + '{"present": ["f"]}' + "]}" * 30
-    for text in (deep, "[" * 100_000):
+    value: dict[str, Any] = {"tuple": []}
+    for _ in range(10_000):
+        value = {"tuple": [value]}
+    for text in (deep, "[" * 100_000, {"one_of": ["f", value]}):
         with pytest.raises(LimitError, match="deeper than 20"):
             from_json(text)
+
+
+def test_a_value_that_json_would_change_is_named() -> None:
+    moment = pd.Timestamp("2026-11-29T12:00:00.000000123")
+    twice = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
+    for value in (moment, twice):
+        with pytest.raises(ValueError, match="would be another value when it is read from JSON again"):
+            to_json(one_of("f", value))
 
 
 def test_a_value_without_a_form_is_named() -> None:

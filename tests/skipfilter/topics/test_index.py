@@ -720,7 +720,7 @@ def test_values_that_come_and_go_while_a_pattern_is_compiled_leave_the_journal_s
 
     index = SelectorIndex(matchers={"prefix": compile})
     readers: SkipFilter[str, str] = SkipFilter(index)
-    with pytest.raises(ValueError, match="another value was added while the selectors of this one were compiled"):
+    with pytest.raises(ValueError, match="the filter was changed while the selectors of a value were compiled"):
         readers.add("z", [("prefix", "a")])
     index._check()
     readers.add("z", [("exact", "ab")])
@@ -1323,7 +1323,11 @@ def test_a_value_may_come_twice_in_add_many_if_it_declares_the_same() -> None:
     readers.add_many([("alice", once), ("bob", once), ("alice", tuple(once))])
     readers.add_many([("carol", iter(once)), ("carol", iter(once))])
     assert list(readers.items()) == [(name, tuple(once)) for name in ("alice", "bob", "carol")]
-    with pytest.raises(ValueError, match=r"^'dave' comes twice, with different selectors$"):
+    from_json: Any = [list(one) for one in reversed(once)]
+    readers.add_many([("dan", once), ("dan", from_json)])
+    readers.remove("dan")
+    with pytest.raises(ValueError, match=r"^'dave' comes twice, with different selectors") as caught:
         readers.add_many([("erin", once), ("dave", once), ("dave", once[:1])])
+    assert caught.value.__notes__ == ["nothing was added; the value was 'dave'"]
     assert list(readers) == ["alice", "bob", "carol"]
     readers._check()
