@@ -680,6 +680,7 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
     if (!mine || mine === group.cursor) return true;
     const missed = new Set();
     const had = new Set(); // what this tab has, although the leader will hand it on
+    const fresh = new Set(); // what has come meanwhile
     const read = (cursor, take) => this.#again(group.signal, () => this.#replay(cursor(), group.signal, take));
     const takeMissed = async (event) => {
       const news = newsIn(event);
@@ -688,8 +689,11 @@ export class MercureSource extends /** @type {new () => Target} */ (EventTarget)
       this.#take(news);
       while (this.#inbox.length > MOST) await this.#taking;
     };
-    const note = (event) => newsIn(event).update && missed.has(event.id) && had.add(event.id);
-    if (!(await read(() => mine, takeMissed)) || !(await read(() => group.cursor, note))) return false;
+    const note = (some) => (event) => newsIn(event).update && some.add(event.id);
+    if (!(await read(() => mine, takeMissed)) || !(await read(() => group.cursor, note(had)))) return false;
+    // What it has not missed has come meanwhile, unless this tab was ahead of the leader.
+    if (![...had].every((id) => missed.has(id)) && !(await read(() => mine, note(fresh)))) return false;
+    for (const id of fresh) had.delete(id);
     if (had.size) group.had = had;
     return true;
   }

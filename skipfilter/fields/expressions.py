@@ -685,7 +685,7 @@ def _range(
             ends.append((order[1], bound[1]))
             orders.add(order[0])
         else:
-            kinds = "numbers, str, bytes, dates, and times without a time zone"
+            kinds = "numbers, str, bytes, dates, datetimes, timedeltas, and times without a time zone"
             raise ValueError(f"{name}: {brief(bound[0])} has no order; bounds are {kinds}")
     if low is not None and high is not None:
         if len(orders) > 1:

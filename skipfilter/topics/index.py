@@ -467,6 +467,7 @@ class SelectorIndex:
             # Only now: the matchers of the caller may have added or removed a value.
             if id <= self._newest or id < self._journal_end or self._held.get(value) is not before:
                 raise ValueError("the filter was changed while the selectors of a value were compiled")
+            self._held[value] = held  # before any id is written, because its hash may fail
         except BaseException:
             for postings in dict.fromkeys(lists):
                 if not postings:
@@ -477,7 +478,6 @@ class SelectorIndex:
         self._newest = id
         for postings in lists if len(lists) == 1 else dict.fromkeys(lists):
             self._join(id, postings)
-        self._held[value] = held
         self._held_bytes += _bytes_held(held)
 
     def _short(self, matcher_type: str, pattern: str | Matcher) -> str | Matcher:

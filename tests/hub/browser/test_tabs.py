@@ -359,6 +359,47 @@ def test_after_it_has_caught_up_the_cursor_of_a_tab_moves_on(
     assert page.evaluate("got") == ["1"]
 
 
+# Makes the stream of a page wait between `shut()` and `unshut()`.
+GATE = """() => {
+  const { fetch } = window;
+  let gate = Promise.resolve();
+  window.shut = () => { gate = new Promise((resolve) => (window.unshut = resolve)); };
+  window.fetch = async (...request) => {
+    const { status, headers, body } = await fetch(...request);
+    const wait = new TransformStream({ transform: (chunk, out) => gate.then(() => out.enqueue(chunk)) });
+    return new Response(body.pipeThrough(wait), { status, headers });
+  };
+}"""
+
+
+@pytest.mark.parametrize("is_between", [False, True])
+def test_a_tab_that_is_ahead_of_the_leader_gets_nothing_twice(
+    is_between: bool, tabs: BrowserContext, shop: Site, hub: Restarting
+) -> None:
+    """Such as one that has hung while it led; also if its cursor is that of another topic."""
+    url = f"{hub.url}?topic=a"
+    leader = tabs.new_page()
+    shop.visit(leader)
+    leader.evaluate(GATE)
+    begin(leader, url)
+    is_open(leader)
+    publish(hub.process, "a", "0")
+    wait_for(leader, "got.length === 1")
+    leader.evaluate("shut()")
+    last = publish(hub.process, "a", "1")
+    if is_between:
+        last = publish(hub.process, "b", "")
+    ahead = open_tab(tabs, shop, url, {"lastEventId": last})
+    is_open(ahead)
+    publish(hub.process, "a", "2")
+    leader.evaluate("unshut()")
+    publish(hub.process, "a", "3")
+    for page, first in ((leader, 0), (ahead, 2)):
+        wait_for(page, "got.at(-1) === '3'")
+        assert page.evaluate("got") == ["0", "1", "2", "3"][first:]
+    assert streams(hub.process) == 1
+
+
 # -- two users
 
 

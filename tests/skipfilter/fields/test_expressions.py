@@ -618,17 +618,17 @@ nan = float("nan")
         (
             at_least,
             ("f", nan),
-            "at_least('f'): nan has no order; bounds are numbers, str, bytes, dates, and times without a time zone",
+            "at_least('f'): nan has no order; bounds are numbers, str, bytes, dates, datetimes, timedeltas, and times without a time zone",
         ),
         (
             below,
             ("f", Decimal("snan")),
-            "below('f'): Decimal('sNaN') has no order; bounds are numbers, str, bytes, dates, and times without a time zone",
+            "below('f'): Decimal('sNaN') has no order; bounds are numbers, str, bytes, dates, datetimes, timedeltas, and times without a time zone",
         ),
         (
             above,
             ("f", None),
-            "above('f'): None has no order; bounds are numbers, str, bytes, dates, and times without a time zone",
+            "above('f'): None has no order; bounds are numbers, str, bytes, dates, datetimes, timedeltas, and times without a time zone",
         ),
         (between, ("f", 5, 3), "between('f'): there is nothing between 5 and 3"),
         (between, ("f", 5, "x"), "between('f'): 5 and 'x' have no common order"),
