@@ -310,9 +310,9 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         """Return, for each selector of `value`, whether it matches `key`, and why.
 
         Compiles and tests each selector, which costs as much as its matcher says, and
-        some small changes of one that does not match; takes no lock.  Raises KeyError
-        if the value is absent, and TypeError if the source takes no selectors, or no
-        such key.
+        some small changes of one that does not match; all without the lock.  Raises
+        KeyError if the value is absent, and TypeError if the source takes no selectors,
+        or no such key.
 
         >>> from skipfilter import SelectorIndex
         >>> readers = SkipFilter(SelectorIndex())
@@ -324,7 +324,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         amqp 'stock.*' does not match: word 1 is '/books/1'
         """
         source = self._declarations()
-        if value not in self._values:
+        if value not in self:
             raise absent(value)
         return source.explain(key, value)
 
