@@ -69,6 +69,23 @@ def not_text(value: object, what: str = "topic") -> TypeError:
     return TypeError(f"{what} {brief(value)} is of type {type(value).__name__}, not str")
 
 
+def absent(value: object) -> KeyError:
+    """Return the error for a value that should be there."""
+    return KeyError(f"{brief(value)} is not in the filter")
+
+
+def note(error: BaseException, value: object) -> None:
+    """Say in an error which of many values it is about."""
+    error.add_note(f"nothing was added; the value was {brief(value)}")
+
+
+def require_ints(**limits: object) -> None:
+    """Raise TypeError if a limit is not an int, and name it."""
+    for name, limit in limits.items():
+        if not isinstance(limit, int):
+            raise TypeError(f"{name}={brief(limit)} is of type {type(limit).__name__}, not int")
+
+
 @contextmanager
 def names_extra(what: str, extra: str) -> Iterator[None]:
     """Have an ImportError of the block name the extra that has the package."""

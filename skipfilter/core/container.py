@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from skipfilter.errors import not_copied
+from skipfilter.errors import absent, not_copied, note
 from skipfilter.text import brief
 
 if TYPE_CHECKING:
@@ -215,13 +215,3 @@ def names(value: object) -> Iterator[None]:
     except Exception as error:
         note(error, value)
         raise
-
-
-def note(error: Exception, value: object) -> None:
-    """Say in an error which of many values it is about."""
-    error.add_note(f"nothing was added; the value was {brief(value)}")
-
-
-def absent(value: object) -> KeyError:
-    """Return the error for a value that should be there."""
-    return KeyError(f"{brief(value)} is not in the filter")

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from skipfilter.core.container import Container, Stats, absent, garbage_later, listed, lock_of, names, note, pairs_of
+from skipfilter.core.container import Container, Stats, garbage_later, listed, lock_of, names, pairs_of
 from skipfilter.core.entries import Entries
 from skipfilter.core.sources import (
     Declarations,
@@ -34,6 +34,7 @@ from skipfilter.core.sources import (
     omitted,
 )
 from skipfilter.core.values import Values
+from skipfilter.errors import absent, note, require_ints
 from skipfilter.posting_list import as_bitmap, union
 from skipfilter.text import brief
 
@@ -95,9 +96,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
         self._lock = lock_of(lock)
-        for name, limit in (("capacity", capacity), ("max_bytes", max_bytes)):
-            if not isinstance(limit, int):
-                raise TypeError(f"{name}={brief(limit)} is of type {type(limit).__name__}, not int")
+        require_ints(capacity=capacity, max_bytes=max_bytes)
         self._values: Values[Value] = Values()
         self._resolve = self._values.resolve
         self._source: Source[Value, Key] | Index[Value, Key]
@@ -323,10 +322,7 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         >>> print(other)
         amqp 'stock.*' does not match: word 1 is '/books/1'
         """
-        source = self._declarations()
-        if value not in self:
-            raise absent(value)
-        return source.explain(key, value)
+        return self._declarations().explain(key, value)
 
     # -- internals; the lock is held
 
@@ -395,8 +391,6 @@ class SkipFilter(Container[Value, "tuple[Selector, ...]"], Generic[Value, Key]):
         except BaseException:
             for at, value in enumerate(added, first):
                 self._source.discard(at, value)
-                if at in self._values.by_id:  # another value was added, which has this id now
-                    self._source.add(at, self._values.by_id[at], ())
             raise
 
     def _any(self, keys: tuple[Key, ...]) -> BitMap64:

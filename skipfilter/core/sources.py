@@ -190,6 +190,10 @@ class GroupedPredicate(Generic[Value, Key]):
     def discard(self, id: int, value: Value) -> None:
         """Remove the id from its group."""
         group = self._group(value)
+        # As in `add`; the other value may be of the same group.
+        owner = self._values.by_id.get(id, value)
+        if owner is not value and self._group(owner) == group:
+            return
         members = self._members[group]
         members.discard(id)
         if not members:

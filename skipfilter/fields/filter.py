@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.core.container import Container, Stats, absent, bytes_of, garbage_later, lock_of, names, pairs_of
+from skipfilter.core.container import Container, Stats, bytes_of, garbage_later, lock_of, names, pairs_of
 from skipfilter.core.values import Values
+from skipfilter.errors import absent
 from skipfilter.fields.bit_slices import planes_of, rows_of
 from skipfilter.fields.clauses import ClauseIndex, Group
 from skipfilter.fields.criteria import clause_of, parse_criteria, parts_of_list

@@ -40,7 +40,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from skipfilter.errors import LimitError, PatternError, not_copied, not_text
+from skipfilter.errors import LimitError, PatternError, absent, not_copied, not_text, note, require_ints
 from skipfilter.posting_list import NONE
 from skipfilter.text import brief, shown
 from skipfilter.topics.explanation import explain
@@ -132,9 +132,7 @@ class SelectorIndex:
         grammars = [grammars] if isinstance(grammars, Grammar) else list(grammars)
         if not all(isinstance(one, Grammar) for one in grammars):
             raise TypeError(f"grammars={brief(grammars)}: not a list of grammars, such as [skipfilter.topics.NATS]")
-        for name, limit in (("max_length", max_length), ("max_selectors", max_selectors), ("max_alike", max_alike)):
-            if not isinstance(limit, int):
-                raise TypeError(f"{name}={brief(limit)} is of type {type(limit).__name__}, not int")
+        require_ints(max_length=max_length, max_selectors=max_selectors, max_alike=max_alike)
         for name, factory in matchers.items():
             if not callable(factory):
                 raise TypeError(f"matchers: {name}={brief(factory)} makes no matcher of a pattern")
@@ -202,8 +200,7 @@ class SelectorIndex:
         a matcher type does not exist.
         """
         declared = self._parsed(value, selectors)
-        held = self._held.get(value)
-        if held is not None:
+        if (held := self._held.get(value)) is not None:
             if set(_selectors_of(held)) != declared.keys():
                 raise ValueError(f"{brief(value)} is in the filter with other selectors; replace() changes them")
             return
@@ -235,7 +232,7 @@ class SelectorIndex:
                     self._newest = at
                 at += 1
         except BaseException as error:
-            error.add_note(f"nothing was added; the value was {brief(value)}")
+            note(error, value)
             added = [value for value, _ in islice(pairs, at - id)]
             while added:
                 at -= 1
@@ -337,7 +334,7 @@ class SelectorIndex:
             raise not_text(key)
         held = self._held.get(value)
         if held is None:
-            raise KeyError(f"{brief(value)} is not in the filter")
+            raise absent(value)
         explanations = []
         for matcher_type, pattern in _declared_in(held):
             matcher = self._compile[matcher_type](pattern) if isinstance(pattern, str) else pattern
